@@ -106,11 +106,6 @@ class Level:
         """True if it calls the user's code when there is source."""
         return self.needs_source or self.calls_reference
 
-    @property
-    def own_parts(self) -> tuple[str, ...]:
-        """The parts of pallasc that decide its result, including everything they import."""
-        return (f"checks.{self.name}", "checks.worker")
-
 
 _LEVELS = (
     Level(name="interpreter", rules=INTERPRETER_RULES, needs_source=True),

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from pallasc.compiler.toolchain.setup import Context
 
 SCHEMA = 2
-_LOCATING = "checks.locate"
+_CHECKING = ("analysis", "checks", "compiler", "emulator", "specs")
+"""Folders of the code that determines results."""
 
 
 class Checkable(NamedTuple):
@@ -88,7 +89,7 @@ class StoredResults:
         self._store = store
         self._context = context
         self._requests = Requests(context)
-        self._own: dict[str, str] = {}
+        self._own = ""
         self._changed: dict[tuple[str, Place], bool] = {}
         self._fitting: dict[Place | None, str] = {}
         """Source set of the last results found, by place; saves listing folders."""
@@ -156,7 +157,7 @@ class StoredResults:
             row = rows.get(level.name)
             if row is None or not (fresh or not level.calls_user):
                 continue
-            if row.get("own") == self._own_digest(level):
+            if row.get("own") == self._own_digest():
                 located = self._located(row, subject.variant)
                 result = located or _result(row.get("result"), subject.variant)
                 if result is not None:
@@ -172,7 +173,7 @@ class StoredResults:
         if variant is None or not isinstance(located, dict):
             return None
         files = located.get("files")
-        if located.get("own") != self._locating_digest() or not isinstance(files, dict):
+        if located.get("own") != self._own_digest() or not isinstance(files, dict):
             return None
         try:
             same = all(
@@ -210,7 +211,7 @@ class StoredResults:
             else:
                 read = both
         stored = result if subject.variant is None else moved_from(result, subject.variant.base_dir)
-        rows[level.name] = {"own": self._own_digest(level), "result": to_json(stored)}
+        rows[level.name] = {"own": self._own_digest(), "result": to_json(stored)}
         manifest = replace(read, action=subject.action, check=canonical_text(rows), signed=())
         self._store.put_set(subject.key, manifest)
 
@@ -241,17 +242,12 @@ class StoredResults:
             for file in sorted(files_of(located))
         }
         rows[level.name]["located"] = {
-            "own": self._locating_digest(),
+            "own": self._own_digest(),
             "files": files,
             "result": to_json(moved_from(located, folder)),
         }
         manifest = replace(before, check=canonical_text(rows), signed=())
         self._store.put_set(subject.key, manifest)
-
-    def _locating_digest(self) -> str:
-        if _LOCATING not in self._own:
-            self._own[_LOCATING] = own_digest(self._context.digests.digest, (_LOCATING,))
-        return self._own[_LOCATING]
 
     def _manifest(self, subject: Checkable) -> Manifest | None:
         """Return the valid manifest with the most results, or else the newest."""
@@ -265,10 +261,9 @@ class StoredResults:
             return max(fresh, key=lambda manifest: len(_rows(manifest)))
         return held[0] if held else None
 
-    def _own_digest(self, level: Level) -> str:
-        if level.name not in self._own:
-            self._own[level.name] = own_digest(self._context.digests.digest, level.own_parts)
-        return self._own[level.name]
+    def _own_digest(self) -> str:
+        self._own = self._own or own_digest(self._context.digests.digest, _CHECKING)
+        return self._own
 
     def _source(self, variant: Variant) -> dict[str, str]:
         tolerance = variant.tolerance

@@ -30,10 +30,6 @@ def command(as_json: bool) -> None:
     missing or has the wrong version. If only the runtime is installed, the output shows which
     kernels can run, and the exit code is 0.
 
-    A CUDA toolkit in cuda_sdk_lib in the current folder is also an error, because XLA would use its
-    assembler. libnvJitLink, which jax[cuda13] installs and JAX assembles with, is ignored: it does
-    not affect the result.
-
     The "native launch" line shows the status of pallasc's C library, which launches kernels from C,
     C++, and JAX, and of the extension module for calls from Python. Both need a C compiler when
     pallasc is installed.

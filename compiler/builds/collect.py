@@ -42,7 +42,7 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import hidden_notes, stored_diagnostics
 from pallasc.compiler.inputs.sources import CurrentSources
-from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, recorded
+from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, versions_text
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import (
     declared_fields,
@@ -357,14 +357,14 @@ def _models() -> str:
 
 
 def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | None = None) -> str:
-    """Return the key of a file's specs; `jax` is the digest of a JAX that is not installed."""
+    """Return the key of a file's specs; `jax` are the versions of a JAX that is not installed."""
     return labelled_key(
         {
             "collect": _SCHEMA,
             "file": str(Path(path).resolve()),
             "path": path,
             "python": sys.version,
-            "jax": recorded(JAX) if jax is None else jax,
+            "jax": versions_text(JAX) if jax is None else jax,
             "pallasc": own_digest(digests.digest, COLLECTING),
             "models": _models(),
             **{f"variable {n}": v for n, v in key_variables(settled(os.environ)).items()},

@@ -53,9 +53,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, ValidationError, convert, structs, to_builtins
 
 from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
@@ -80,7 +80,7 @@ from pallasc.compiler.toolchain.identity import (
     own_digest,
     package_digest,
     python_name,
-    recorded,
+    versions_text,
 )
 from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard, namespace_of
 from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prepare, settled
@@ -406,17 +406,17 @@ def why_not_portable(manifest: Manifest) -> str:
 # ---- toolchains that filled a store
 
 
-class RememberedToolchain(NamedTuple):
+class RememberedToolchain(Struct, frozen=True):
     """A toolchain that is not installed here; used in place of a `Setup`.
 
     Attributes:
         identity: digests by label.
         versions: versions by label, for messages.
-        jax: digest of JAX's file lists (`identity.recorded`), which Python specs depend on.
+        jax: JAX's versions, which Python specs depend on.
     """
 
-    identity: Mapping[str, str]
-    versions: Mapping[str, str]
+    identity: dict[str, str]
+    versions: dict[str, str]
     jax: str
 
     def __enter__(self) -> RememberedToolchain:
@@ -434,11 +434,11 @@ class RememberedToolchain(NamedTuple):
 
 def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, str]) -> None:
     """Record in a store the installed toolchain that was used to fill it."""
-    now = RememberedToolchain(dict(identity), dict(versions), recorded(JAX))
+    now = RememberedToolchain(dict(identity), dict(versions), versions_text(JAX))
     before = remembered_toolchains(store)
     if before[:1] != [now]:
         others = [toolchain for toolchain in before if toolchain.identity != now.identity]
-        entries = [toolchain._asdict() for toolchain in [now, *others][:_MOST]]
+        entries = [to_builtins(toolchain) for toolchain in [now, *others][:_MOST]]
         store.put_manifest(_KEY, Manifest(toolchains=entries))
 
 
@@ -501,14 +501,11 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
 def remembered_toolchains(store: Store) -> list[RememberedToolchain]:
     """Return the toolchains that a store was filled with, the newest first."""
     manifest = store.get_manifest(_KEY) or Manifest()
-    found = []
-    entry: Any
-    for entry in manifest.toolchains:
-        match entry:
-            case {"identity": {"python": str(), "pallasc": str()} as identity,
-                  "versions": dict() as versions, "jax": str() as jax}:  # fmt: skip
-                found.append(RememberedToolchain(identity, versions, jax))
-    return found
+    try:
+        found = convert(manifest.toolchains, list[RememberedToolchain])
+    except ValidationError:  # the store may be untrusted
+        return []
+    return [each for each in found if {"python", "pallasc"} <= each.identity.keys()]
 
 
 def _python_and_pallasc(identity: Mapping[str, str]) -> dict[str, str]:

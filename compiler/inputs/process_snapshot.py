@@ -26,7 +26,6 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
-from operator import eq
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
@@ -117,13 +116,9 @@ class ProcessSnapshot:
         before = self._variables
         names = [n for n in {*before, *os.environ} if reaches_compiler(n)]
         changed = sorted(n for n in names if os.environ.get(n) != before.get(n))
-        for name in changed:
-            if name == "PATH":
-                restore_path(before["PATH"])
-            elif name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+        recorders.set_variables({name: before.get(name) for name in changed})
+        if "PATH" in changed:
+            restore_path(before["PATH"])
         return changed
 
 
@@ -307,16 +302,13 @@ class SharedState:
                 self._add_container(place, value, _NESTED)
             elif isinstance(value, type):
                 if value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
-                    self._add_class(place, value, goes_deeper=goes_deeper)
+                    self._add(_NAMES, place, vars(value))
+                    for method, held in vars(value).items() if goes_deeper else ():
+                        self._add_functions(f"{place}.{method}", _functions_in(held))
             elif not goes_deeper or kind.__module__.startswith(_WRAPPERS):
                 continue
             elif kind.__dictoffset__ and (has := namespace_of(value)):
                 self._add(_OBJECT, place, has)
-
-    def _add_class(self, place: str, kept: type, *, goes_deeper: bool) -> None:
-        self._add(_NAMES, place, vars(kept))
-        for name, value in vars(kept).items() if goes_deeper else ():
-            self._add_functions(f"{place}.{name}", _functions_in(value))
 
     def _add_functions(self, place: str, functions: Iterable[FunctionType]) -> None:
         for function in functions:
@@ -398,12 +390,7 @@ class SharedState:
 
     def _changed(self) -> list[tuple[int, _Kept]]:
         """Return the changed entries, each with its index."""
-        kept = self._kept
-        try:
-            same = [*map(eq, [each.live for each in kept], [each.before for each in kept])]
-        except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
-            same = [_is_same(each) for each in kept]
-        return [(number, each) for number, each in enumerate(kept) if not same[number]]
+        return [(number, each) for number, each in enumerate(self._kept) if not _is_same(each)]
 
     def _change(self, kept: _Kept) -> str:
         """Return the part that has changed, "" if JAX or Python only filled a cache."""
@@ -463,7 +450,7 @@ def _functions_in(value: Any) -> list[FunctionType]:
 def _is_same(kept: _Kept) -> bool:
     try:
         return bool(kept.live == kept.before)
-    except Exception:  # noqa: BLE001 - as above
+    except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
         return False
 
 

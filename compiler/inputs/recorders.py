@@ -117,6 +117,11 @@ def _hide_user() -> None:
 def expose_variables(variables: Mapping[str, str | None]) -> None:
     """Set in `os.environ` the variables that a spec declares; None unsets."""
     _declared.update(variables)
+    set_variables(variables)
+
+
+def set_variables(variables: Mapping[str, str | None]) -> None:
+    """Set variables in `os.environ`; None unsets."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)

@@ -31,11 +31,6 @@ from pallasc.compiler.toolchain.modules import Place, hidden, locate_module, sit
 from pallasc.errors import PallascError
 
 FILE, FOLDER, IS, LINK, INSTALLED = "file:", "folder:", "is:", "link:", "site:"
-_CHANGED = {
-    LINK: "no longer links to the same place",
-    IS: "was tested for and has been created, removed or replaced",
-}
-
 _SHADOWED = "different modules of Python are shadowed by files of the same name"
 
 
@@ -120,7 +115,6 @@ class CurrentSources(Struct, frozen=True):
                 changed = "was read and has changed"
                 if recorded is None or now is None:
                     changed = "has been created since" if recorded is None else "is gone"
-                changed = _CHANGED.get(_kind(label), changed)
                 yield SourceChange(f"{name_of(label)} {changed}")
 
 
@@ -137,15 +131,16 @@ def _file_sentence(label: str, path: Path | None, base_dir: str) -> str:
 
 def _package_sentences(manifest: Manifest, now: Mapping[str, str | None]) -> list[str]:
     """Describe each changed package, with both versions."""
-    from pallasc.compiler.toolchain.identity import package_components
     from pallasc.compiler.toolchain.toolchain import version_of
-    from pallasc.specs.loading.lock import differences
+    from pallasc.specs.loading.lock import Component, differences
 
-    before = {name: manifest.packages.get(name) for name in now}
-    versions = {name: version_of(name) for name, digest in now.items() if digest}
-    return differences(
-        package_components(before, manifest.package_versions), package_components(now, versions)
-    )
+    before, after = {}, {}
+    for name, found in now.items():
+        if recorded := manifest.packages[name]:
+            before[name] = Component(recorded, manifest.package_versions.get(name, ""))
+        if found:
+            after[name] = Component(found, version_of(name))
+    return differences(before, after)
 
 
 # ---- values of labels
@@ -233,13 +228,7 @@ def _relative(path: str, base_dir: str) -> str:
     """Return a path relative to the spec's folder if it is inside, links kept."""
     real = os.path.realpath(base_dir)
     base = next((base for base in (base_dir, real) if _holds(base, path)), "")
-    if not base and _holds(real, os.path.realpath(path)):  # reached through another link
-        parents = [path, *map(str, Path(path).parents)]
-        base = next((p for p in reversed(parents) if os.path.realpath(p) == real), "")
-    if not base:
-        return path
-    inside = os.path.relpath(path, base)
-    return os.path.join(os.curdir, inside) if inside.startswith(INSTALLED) else inside
+    return os.path.relpath(path, base) if base else path
 
 
 def _holds(folder: str, path: str) -> bool:

@@ -13,7 +13,6 @@ memory, a byte contains several of them, the first in its lowest bits (`PackIntN
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,11 +26,8 @@ _SHARED_COLORS = (1, 7)
 """`MemorySpaceColor` of symmetric memory (JAX 0.10) and of adjacent memory (JAX 0.12)."""
 _ROLES: tuple[Role, ...] = ("input", "output", "constant", "temporary")
 
-# Fields of thunks with inner thunks, whose allocations are numbered separately.
-_OWN_NUMBERS = {
-    "DynamicSlice": ("embedded_thunk", "fake_allocations"),
-    "DynamicSliceFusion": ("embedded_thunks", "slice_allocations"),
-}
+_OWN_NUMBERS = ("embedded_thunks", "slice_allocations")
+"""Fields of slice fusions, whose inner thunks number their allocations separately."""
 
 Places = Mapping[int, tuple[int, int]]
 """Positions of allocations: allocation index -> (buffer, byte offset in it)."""
@@ -85,21 +81,16 @@ def _check(allocation: Any, colors: Sequence[int]) -> None:
 
 def _slices(message: Any) -> Iterator[int]:
     """Yield the indices of the allocations that a message refers to."""
-    name = message.DESCRIPTOR.name
-    if name == "Slice":
+    if message.DESCRIPTOR.name == "Slice":
         yield message.buffer_allocation_index
         return
     for field, inner in submessages(message):
-        if field not in _OWN_NUMBERS.get(name, ()):
+        if field not in _OWN_NUMBERS:
             yield from _slices(inner)
 
 
 def output_allocations(executable: Any) -> list[int]:
-    """Return the allocation of each output leaf.
-
-    Raises:
-        CompileError: the executable has no place for an output.
-    """
+    """Return the allocation of each output leaf."""
     places = {
         tuple(entry.shape_index.indexes): entry.output_info.allocation_index
         for entry in executable.output_info_map
@@ -107,9 +98,6 @@ def output_allocations(executable: Any) -> list[int]:
     shape = executable.program_shape.result
     leaves = [(leaf,) for leaf in range(len(shape.tuple_shapes))]
     indices: list[tuple[int, ...]] = [*leaves] if shape.element_type == _TUPLE else [()]
-    for index in indices:
-        if index not in places:
-            raise CompileError(f"the executable does not say where output {index} lies")
     return [places[index] for index in indices]
 
 
@@ -117,7 +105,8 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     """Return the bytes of every constant buffer, by its number.
 
     Raises:
-        CompileError: the executable has no bytes for a constant, or the wrong number.
+        CompileError: the executable has the wrong number of bytes for a constant.
+        KeyError: it has no bytes for one.
     """
     literals = {
         instruction.name: instruction.literal
@@ -137,8 +126,6 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     for number, buffer in enumerate(buffers):
         if buffer.role != "constant":
             continue
-        if number not in contents:
-            raise CompileError(f"the executable does not say what constant buffer {number} holds")
         if len(contents[number]) != buffer.size:
             raise CompileError(
                 f"constant buffer {number} takes {buffer.size} bytes, "
@@ -182,10 +169,8 @@ def place(piece: Any, places: Places) -> tuple[int, int]:
     """Return the plan's buffer and the byte offset at which a `BufferAllocationSlice` starts.
 
     Raises:
-        CompileError: the plan has no buffer for its allocation.
+        KeyError: the plan has no buffer for its allocation.
     """
-    if piece.buffer_allocation_index not in places:
-        raise CompileError(f"a step uses the unknown allocation {piece.buffer_allocation_index}")
     buffer, offset = places[piece.buffer_allocation_index]
     return buffer, offset + piece.offset
 
@@ -209,38 +194,8 @@ def packed(slices: list[Any], spec: Any) -> list[Any]:
     return result
 
 
-def constant_places(body: Any, places: Places) -> Places | None:
-    """Return the places of the slices that a `DynamicSliceThunk` uses.
-
-    None if an offset is computed at run time.
-    """
-    inner = {}
-    for index, (argument, offsets) in enumerate(zip(body.arguments, body.offsets, strict=True)):
-        if not argument.HasField("slice"):
-            continue
-        buffer, start = place(argument.slice, places)
-        constants = offsets.offsets.offsets if offsets.HasField("offsets") else []
-        if any(each.HasField("slice_offset") or each.hlo_module_offset_idx for each in constants):
-            return None
-        if constants:
-            shape = body.orig_shapes[index].shape
-            start += _constant_start(shape, argument.slice.size, constants)
-        inner[index] = (buffer, start)
-    return inner
-
-
-def _constant_start(shape: Any, size: int, offsets: Sequence[Any]) -> int:
-    """Return the byte offset of constant element offsets into an array of `shape`."""
-    stride = size // math.prod(shape.dimensions)
-    total = 0
-    for dimension in shape.layout.minor_to_major:
-        total += offsets[dimension].const_offset * stride
-        stride *= shape.dimensions[dimension]
-    return int(total)
-
-
 def fusion_places(body: Any, places: Places, rounds: Sequence[int]) -> Places | None:
-    """Return the places of the slices that a `DynamicSliceFusionThunk` (JAX 0.11 or later) uses.
+    """Return the places of the slices that a `DynamicSliceFusionThunk` uses.
 
     Inner allocation i is slice i: slices of parameters first, then slices of results. Several may
     be in one buffer.

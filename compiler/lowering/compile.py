@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,7 +29,7 @@ from pallasc.compiler.lowering.diagnose import (
     user_place,
 )
 from pallasc.compiler.lowering.jax_versions import patched, target_config
-from pallasc.compiler.lowering.kernel_output import captured_output
+from pallasc.compiler.lowering.kernel_output import by_kernel, captured_output
 from pallasc.compiler.lowering.lower import Job, Lowered, Signature, lower
 from pallasc.compiler.lowering.resources import (
     check_launches,
@@ -47,8 +46,6 @@ from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan, check_rang
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Mesh
-
-_PTX_TARGET = re.compile(r"^\.target\s+([^\s,]+)", re.MULTILINE)
 
 
 class ModuleCompiler(Protocol):
@@ -84,7 +81,6 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
 
     Raises:
         CompileError: it fails; the error has the user's line and the compiler's message.
-        ToolError: XLA would find a different assembler in the current folder.
     """
     check_folder()
     try:
@@ -218,22 +214,16 @@ def _bound(what: str, bindings: Sequence[Binding], buffers: Sequence[int]) -> tu
 
 
 def check_architecture(translation: Translation, kernels: list[KernelResources], arch: str) -> None:
-    """Check that every cubin, and its PTX if it has any, is for the requested architecture.
+    """Check that every cubin is for the requested architecture.
 
     Raises:
-        CompileError: a cubin or its PTX is for a different one.
+        CompileError: a cubin is for a different one.
     """
     requested = int(arch.removeprefix("sm_").rstrip("af"))
     for kernel in kernels:
         sm = translation.cubin(kernel.cubin).sm
         if sm != requested:
             raise CompileError(f"asked for {arch}, the cubin of {kernel.name} is for sm_{sm}")
-        if kernel.ptx is None:
-            continue
-        directive = _PTX_TARGET.search(translation.blobs[kernel.ptx].decode())
-        target = directive[1] if directive else "nothing"
-        if target != arch:
-            raise CompileError(f"asked for {arch}, the PTX of {kernel.name} is for {target}")
 
 
 def minimum_driver_of(
@@ -352,17 +342,10 @@ def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict
     return found
 
 
-_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
-
-
 def written_kernels(folder: Path) -> dict[str, set[str]]:
     """Return the distinct PTX texts in a folder by the names of their kernels."""
-    texts: dict[str, set[str]] = {}
-    for place in sorted(folder.glob("*.ptx")):
-        text = place.read_text(encoding="utf-8")
-        for name in _ENTRY.findall(text):
-            texts.setdefault(name, set()).add(text)
-    return texts
+    texts = (place.read_text(encoding="utf-8") for place in sorted(folder.glob("*.ptx")))
+    return {name: {*found} for name, found in by_kernel(texts).items()}
 
 
 def _not_found(job: Job, why: str) -> CompileError:

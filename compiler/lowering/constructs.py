@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from traceback import walk_tb
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -229,7 +230,6 @@ _UNKNOWN_VALUE = "ValueSite("
 """Mosaic looks up layouts by these keys, and fails with a `KeyError` for a value in a memory space
 that it does not handle. The message is the key, with an address."""
 _NO_CALL = "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"
-_NO_CALL_HINT = "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
 
 
 def hint(error: BaseException) -> str | None:
@@ -239,13 +239,20 @@ def hint(error: BaseException) -> str | None:
         text += f"\n{failed_line(error)}"
     functions = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
     text += f"\nin {' '.join(functions)}"
-    for pattern, known in _KNOWN.items():
+    for pattern, known in _hints().items():
         if (match := re.search(pattern, text)) is not None:
             return known.format(**match.groupdict())
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
         near = nearest(error.name or "", dir(error.obj))
         return f"Did you mean {near!r}?" if near else None
     return None
+
+
+@cache
+def _hints() -> dict[str, str]:
+    """Return the hints by their regular expressions."""
+    entries = re.findall(r"^(\S.*)\n((?:  .*\n)+)", _HINTS, re.MULTILINE)
+    return {pattern: " ".join(hint.split()) for pattern, hint in entries}
 
 
 def message(error: BaseException) -> str | None:
@@ -256,131 +263,97 @@ def message(error: BaseException) -> str | None:
     return _NO_CALL if is_call else None
 
 
-_REDUCTION_HINT = (
-    "A reduction of one axis needs a tiled layout: cast its operand first, as in "
-    "plgpu.layout_cast(x, plgpu.Layout.WGMMA)."
-)
-
-_KNOWN = {
-    rf"{_NO_RULE}|pallas_call\(\) got an unexpected keyword argument": _NO_CALL_HINT,
-    r"got an unexpected keyword argument 'out_shape'": "This version of JAX calls it out_type.",
-    r"got an unexpected keyword argument 'scratch_shapes'": (
-        "This version of JAX calls it scratch_types."
-    ),
-    r"^AttributeError: .*\b(?P<layout>WGMMA|TCGEN05)_(ROW|COL)\b": (
-        "This version of JAX calls it plgpu.Layout.{layout}.reduce(axis)."
-    ),
-    r"unbound axis name: (?P<axis>\w+)": (
-        "The axes of a kernel are named in grid_names, cluster_names and thread_name; devices are "
-        "declared in the spec: mesh: {{{axis}: 4}}."
-    ),
-    r"(?s)^TracerBoolConversionError.*\nin .*\bfrom_slice\b": (
-        "The bounds of a Python slice must be numbers known while tracing: use pl.ds(start, size)."
-    ),
-    r"(?s)safe_map\(\) argument.*\nin .*\bcompute_gmem_slice\b": (
-        "An index map must return one index for each dimension of its block shape."
-    ),
-    r"^KeyError: ValueSite\(": (
-        "Operands of wgmma must be in shared memory: plgpu.copy_gmem_to_smem(x_gmem, x_smem, "
-        "barrier), then plgpu.barrier_wait(barrier)."
-    ),
-    r"exceeds available shared memory: smem_bytes=": (
-        "Use smaller blocks, fewer pipeline stages (max_concurrent_steps), or smaller "
-        "scratch_types."
-    ),
-    r"Failed to infer a possible set of layouts": (
-        "Possible causes: a reduction of one axis needs a tiled operand, as in "
-        "plgpu.layout_cast(x, plgpu.Layout.WGMMA). Both sides of an operation need one layout: "
-        "leave out layout_casts that are not needed, or cast both sides alike. Arrays need a "
-        "multiple of 128 elements, of 256 with 4 bits, or of 512 with 2 bits; pass bool as int8."
-    ),
-    # JAX 0.10 fails with this error if a derivative reaches the primitive of a kernel.
-    r"(?m)\bmust override$|Differentiation rule for '\w+' not implemented": (
-        "JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp."
-    ),
-    r"Swizzle (?P<swizzle>\d+) requires the trailing dimension to be of size (?P<elements>\d+)": (
-        "Each row of a tile must have {swizzle} bytes: use plgpu.TilingTransform((8, {elements})), "
-        "or a smaller plgpu.SwizzleTransform."
-    ),
-    r"d % t == 0 .*tiled_dims = ": "Choose tiles that divide the shape, or pad the array.",
-    r"Only f16 WGMMA supports transposes": (
-        "Operands of other widths than 16 bits must have K contiguous: A as [M, K], B as [N, K] "
-        "with plgpu.transpose_ref(b_smem, (1, 0)). Or convert them to bf16."
-    ),
-    r"When WGMMA [lr]hs is passed in as a ref, it must be transformed": (
-        "For f16 and bf16: plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)), "
-        "plgpu.SwizzleTransform(128))). wgmma does not multiply 32-bit integers."
-    ),
-    r"'mosaic_gpu\.wgmma' op operand #\d must be 2D memref of A type supported": (
-        "wgmma multiplies f16, bf16, f32 (as tf32), 8-bit integers and 8-bit floats: convert the "
-        "operands."
-    ),
-    r"Incompatible FragmentedArray layouts": (
-        "Both sides need one layout: cast them alike with plgpu.layout_cast, or use "
-        "plgpu.LoweringSemantics.Warpgroup, which chooses layouts."
-    ),
-    r"Expected the same number of in_tmem_layouts \(\d+\) as TMEM ref operands": (
-        "Read tensor memory with plgpu.async_load_tmem(ref), then plgpu.wait_load_tmem(); write it "
-        "with plgpu.async_store_tmem(ref, value), then plgpu.commit_tmem()."
-    ),
-    r"No support for axes yet": _REDUCTION_HINT,
-    r"Required reduction scratch size \((?P<bytes>\d+) bytes\)": (
-        "Use plgpu.CompilerParams(reduction_scratch_bytes={bytes}) or more."
-    ),
-    r"scratch must be provided when cross-warp reduction is required": (
-        "Use plgpu.CompilerParams(reduction_scratch_bytes=2048), or more."
-    ),
-    r"does not access a whole number of complete 32 byte sectors": (
-        "Copy through shared memory, or accept slower accesses: optimized=False of plgpu.load and "
-        "plgpu.store."
-    ),
-    r"Failed to synthesize a transfer pattern that avoids bank conflicts": (
-        "Give the shared memory transforms=(plgpu.TilingTransform((8, n)), "
-        "plgpu.SwizzleTransform(128)), where n elements are 128 bytes. Or accept slower accesses: "
-        "optimized=False of plgpu.load and plgpu.store."
-    ),
-    r"Only optimized transfers to SMEM supported": (
-        "Copy through shared memory, or accept slower accesses: plgpu.load(ref, (), layout=..., "
-        "optimized=False)."
-    ),
-    r"Cannot convert from WGStridedFragLayout": (
-        "Name the layout where the value is read: plgpu.load(..., layout=...)."
-    ),
-    r"\bload\(\) takes 1 positional argument but": (
-        "This version of JAX takes no index: plgpu.load(ref.at[index], layout=...)."
-    ),
-    r"\bload\(\) missing 1 required positional argument: 'idx'": (
-        "This version of JAX takes an index: plgpu.load(ref, (), layout=...) for all of it."
-    ),
-    r"memref<[\dx]+xi[124]> must have a number of elements": (
-        "This version of JAX reads no elements smaller than a byte this way: pass them as int8."
-    ),
-    r"Vector length should be a multiple of byte size": (
-        "Each of the 128 threads reads whole bytes. Pass bool as int8; use a multiple of 256 "
-        "elements of 4 bits, or of 512 elements of 2 bits."
-    ),
-    r"must have a number of elements that is a multiple of 128 \(got": (
-        "The 128 threads of a warpgroup share the elements evenly: pad them to a multiple of 128."
-    ),
-    r"(?i)async_?\s?cop\w+ require\w* all GMEM strides except the last one": (
-        "TMA reads rows that begin at multiples of 16 bytes: pad the rows, or read without a "
-        "copy, as in x_gmem[...]."
-    ),
-    r"number of bits copied along the last dimension to be divisible by 128": (
-        "TMA copies multiples of 16 bytes: widen the window, or read without a copy, as in "
-        "x_gmem[...]."
-    ),
-    r"Invalid dtype for `swap`\. Ref dtype: (?P<dtype>\w+)\.": (
-        "Convert the value first: value.astype(jnp.{dtype})."
-    ),
-    r"Unimplemented primitive in Pallas Mosaic GPU lowering: dot_general": (
-        "Multiply with plgpu.wgmma (Hopper) or plgpu.tcgen05_mma (Blackwell), from shared "
-        "memory; or outside of the kernel."
-    ),
-    r"Unimplemented primitive in Pallas Mosaic GPU lowering: (?P<name>\w+)": (
-        "Mosaic GPU has no {name} in kernels: do it before or after the kernel."
-    ),
-}
-"""Hints by a regular expression for the error's type and message, the failed line of an assertion,
-and the names of the functions in its traceback. `{name}` stands for a group. The first match is
-used."""
+_HINTS = r"""
+assert rule is not None|pallas_call\(\) got an unexpected keyword argument
+  Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks.
+got an unexpected keyword argument 'out_shape'
+  This version of JAX calls it out_type.
+got an unexpected keyword argument 'scratch_shapes'
+  This version of JAX calls it scratch_types.
+^AttributeError: .*\b(?P<layout>WGMMA|TCGEN05)_(ROW|COL)\b
+  This version of JAX calls it plgpu.Layout.{layout}.reduce(axis).
+unbound axis name: (?P<axis>\w+)
+  The axes of a kernel are named in grid_names, cluster_names and thread_name; devices are
+  declared in the spec: mesh: {{{axis}: 4}}.
+(?s)^TracerBoolConversionError.*\nin .*\bfrom_slice\b
+  The bounds of a Python slice must be numbers known while tracing: use pl.ds(start, size).
+(?s)safe_map\(\) argument.*\nin .*\bcompute_gmem_slice\b
+  An index map must return one index for each dimension of its block shape.
+^KeyError: ValueSite\(
+  Operands of wgmma must be in shared memory: plgpu.copy_gmem_to_smem(x_gmem, x_smem, barrier),
+  then plgpu.barrier_wait(barrier).
+exceeds available shared memory: smem_bytes=
+  Use smaller blocks, fewer pipeline stages (max_concurrent_steps), or smaller scratch_types.
+Failed to infer a possible set of layouts
+  Possible causes: a reduction of one axis needs a tiled operand, as in plgpu.layout_cast(x,
+  plgpu.Layout.WGMMA). Both sides of an operation need one layout: leave out layout_casts that
+  are not needed, or cast both sides alike. Arrays need a multiple of 128 elements, of 256 with 4
+  bits, or of 512 with 2 bits; pass bool as int8.
+(?m)\bmust override$|Differentiation rule for '\w+' not implemented
+  JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp.
+Swizzle (?P<swizzle>\d+) requires the trailing dimension to be of size (?P<elements>\d+)
+  Each row of a tile must have {swizzle} bytes: use plgpu.TilingTransform((8, {elements})), or a
+  smaller plgpu.SwizzleTransform.
+d % t == 0 .*tiled_dims =
+  Choose tiles that divide the shape, or pad the array.
+Only f16 WGMMA supports transposes
+  Operands of other widths than 16 bits must have K contiguous: A as [M, K], B as [N, K] with
+  plgpu.transpose_ref(b_smem, (1, 0)). Or convert them to bf16.
+When WGMMA [lr]hs is passed in as a ref, it must be transformed
+  For f16 and bf16: plgpu.SMEM(shape, dtype, transforms=(plgpu.TilingTransform((8, 64)),
+  plgpu.SwizzleTransform(128))). wgmma does not multiply 32-bit integers.
+'mosaic_gpu\.wgmma' op operand #\d must be 2D memref of A type supported
+  wgmma multiplies f16, bf16, f32 (as tf32), 8-bit integers and 8-bit floats: convert the
+  operands.
+Incompatible FragmentedArray layouts
+  Both sides need one layout: cast them alike with plgpu.layout_cast, or use
+  plgpu.LoweringSemantics.Warpgroup, which chooses layouts.
+Expected the same number of in_tmem_layouts \(\d+\) as TMEM ref operands
+  Read tensor memory with plgpu.async_load_tmem(ref), then plgpu.wait_load_tmem(); write it with
+  plgpu.async_store_tmem(ref, value), then plgpu.commit_tmem().
+No support for axes yet
+  A reduction of one axis needs a tiled layout: cast its operand first, as in
+  plgpu.layout_cast(x, plgpu.Layout.WGMMA).
+Required reduction scratch size \((?P<bytes>\d+) bytes\)
+  Use plgpu.CompilerParams(reduction_scratch_bytes={bytes}) or more.
+scratch must be provided when cross-warp reduction is required
+  Use plgpu.CompilerParams(reduction_scratch_bytes=2048), or more.
+does not access a whole number of complete 32 byte sectors
+  Copy through shared memory, or accept slower accesses: optimized=False of plgpu.load and
+  plgpu.store.
+Failed to synthesize a transfer pattern that avoids bank conflicts
+  Give the shared memory transforms=(plgpu.TilingTransform((8, n)), plgpu.SwizzleTransform(128)),
+  where n elements are 128 bytes. Or accept slower accesses: optimized=False of plgpu.load and
+  plgpu.store.
+Only optimized transfers to SMEM supported
+  Copy through shared memory, or accept slower accesses: plgpu.load(ref, (), layout=...,
+  optimized=False).
+Cannot convert from WGStridedFragLayout
+  Name the layout where the value is read: plgpu.load(..., layout=...).
+\bload\(\) takes 1 positional argument but
+  This version of JAX takes no index: plgpu.load(ref.at[index], layout=...).
+\bload\(\) missing 1 required positional argument: 'idx'
+  This version of JAX takes an index: plgpu.load(ref, (), layout=...) for all of it.
+memref<[\dx]+xi[124]> must have a number of elements
+  This version of JAX reads no elements smaller than a byte this way: pass them as int8.
+Vector length should be a multiple of byte size
+  Each of the 128 threads reads whole bytes. Pass bool as int8; use a multiple of 256 elements of
+  4 bits, or of 512 elements of 2 bits.
+must have a number of elements that is a multiple of 128 \(got
+  The 128 threads of a warpgroup share the elements evenly: pad them to a multiple of 128.
+(?i)async_?\s?cop\w+ require\w* all GMEM strides except the last one
+  TMA reads rows that begin at multiples of 16 bytes: pad the rows, or read without a copy, as in
+  x_gmem[...].
+number of bits copied along the last dimension to be divisible by 128
+  TMA copies multiples of 16 bytes: widen the window, or read without a copy, as in x_gmem[...].
+Invalid dtype for `swap`\. Ref dtype: (?P<dtype>\w+)\.
+  Convert the value first: value.astype(jnp.{dtype}).
+Unimplemented primitive in Pallas Mosaic GPU lowering: dot_general
+  Multiply with plgpu.wgmma (Hopper) or plgpu.tcgen05_mma (Blackwell), from shared memory; or
+  outside of the kernel.
+Unimplemented primitive in Pallas Mosaic GPU lowering: (?P<name>\w+)
+  Mosaic GPU has no {name} in kernels: do it before or after the kernel.
+"""
+"""Hints for errors: a line with a regular expression, and indented the hint. The expression matches
+the error's type and message, the failed line of an assertion, or the names of the functions in its
+traceback. `{name}` stands for a group. The first match is used."""

@@ -15,17 +15,17 @@ import itertools
 import os
 import re
 import shutil
-import sysconfig
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
 from pallasc.compiler.lowering.translate import UNSUPPORTED_HINT
+from pallasc.compiler.toolchain.modules import is_pythons
+from pallasc.compiler.toolchain.toolchain import find_package
 from pallasc.errors import (
     CompileError,
     Location,
@@ -251,8 +251,7 @@ def _origin(file: str) -> Literal["user", "shipped", "compiler", "other"]:
         return "shipped"
     if path.startswith(hidden):
         return "compiler" if path.startswith(hidden[0]) else "other"
-    is_python = path.startswith(os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep)
-    return "other" if is_python and "site-packages" not in path else "user"
+    return "other" if is_pythons(path) else "user"
 
 
 @cache
@@ -263,11 +262,9 @@ def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """
     own = Path(__file__).resolve().parents[2]
     shipped, hidden = [own / "specs" / "library"], [own / "compiler", own / "cli"]
-    for name in ("jax", "jaxlib", "numpy"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            hidden.append(Path(str(metadata.distribution(name).locate_file(name))))
-            if name == "jax":
-                shipped.append(hidden[-1] / "experimental" / "pallas" / "ops")
+    packages = filter(None, map(find_package, ("jax", "jaxlib", "numpy")))
+    hidden += [package.root / package.name for package in packages]
+    shipped += [folder / "experimental" / "pallas" / "ops" for folder in hidden[2:]]
     real = [tuple(os.path.realpath(each) + os.sep for each in each) for each in (shipped, hidden)]
     return real[0], real[1]
 

@@ -118,29 +118,35 @@ def _inside(key: str | int) -> Iterator[None]:
         raise
 
 
-def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function; a function without a signature accepts any arguments."""
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a function; a function without one accepts any arguments."""
     try:
-        return inspect.signature(function).parameters
+        return inspect.signature(function)
     except (TypeError, ValueError):
-        return inspect.signature(lambda *_, **__: None).parameters
+        return inspect.signature(lambda *_, **__: None)
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
     """Return True if a function has this parameter, or accepts any keywords."""
-    parameters = parameters_of(function)
+    parameters = signature_of(function).parameters
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _check_keywords(called: str, function: Callable[..., Any], keys: Iterable[str]) -> None:
-    """Reject an argument of a `$call` that its function does not accept, at its location."""
+def _called_function(called: str, base_dir: str, keys: Iterable[str]) -> Callable[..., Any]:
+    """Return the function of a `$call`.
+
+    Raises:
+        SpecError: it cannot be imported, or does not accept one of the arguments.
+    """
+    function = import_function(called, base_dir, called="$call")
     if isinstance(function, type) and type(function).__call__ is not type.__call__:
-        return  # an enumeration: its signature is that of its members, so it is just called
+        return function  # an enumeration: its signature is that of its members
     for key in keys:
         if not takes(function, key):
-            hint = suggestion(key, parameters_of(function))
+            hint = suggestion(key, signature_of(function).parameters)
             with _inside(key):
                 raise SpecError(f"$call {called!r} has no parameter {key!r}.", hint=hint)
+    return function
 
 
 def static_value(value: Any, base_dir: str) -> Any:
@@ -161,8 +167,7 @@ def static_value(value: Any, base_dir: str) -> Any:
     arguments = _static_values({k: v for k, v in value.items() if k != "$call"}, base_dir)
     if "$call" not in value:
         return arguments
-    function = import_function(value["$call"], base_dir, called="$call")
-    _check_keywords(value["$call"], function, arguments)
+    function = _called_function(value["$call"], base_dir, arguments)
     try:
         return function(**arguments)
     except Exception as error:
@@ -192,17 +197,13 @@ def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
         return tree
     if "$tuple" in tree:
         return tuple(_array_argument(tree["$tuple"], base_dir, in_call=in_call))
+    items = {key: item for key, item in tree.items() if key != "$call"}
+    in_call = in_call or "$call" in tree
+    made = {key: _array_argument(item, base_dir, in_call=in_call) for key, item in items.items()}
     if "$call" not in tree:
-        items = tree.items()
-        return {key: _array_argument(item, base_dir, in_call=in_call) for key, item in items}
-    arguments = {
-        key: _array_argument(item, base_dir, in_call=True)
-        for key, item in tree.items()
-        if key != "$call"
-    }
-    function = import_function(tree["$call"], base_dir, called="$call")
-    _check_keywords(tree["$call"], function, arguments)
-    return BuiltNode(f"$call {tree['$call']!r}", function, arguments)
+        return made
+    function = _called_function(tree["$call"], base_dir, made)
+    return BuiltNode(f"$call {tree['$call']!r}", function, made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +417,7 @@ def _bind_node(tree: Any, bound: Callable[[Any, Any], Any], is_input: bool) -> A
     if not is_input:
         children = [bound(index, child) for index, (_, child) in enumerate(entries)]
         return {"node": name, "children": children}
-    keys = [_key(path[0]) for path, _ in entries]
+    keys = [jax.tree_util.keystr(path, simple=True) for path, _ in entries]
     made = {
         "node": name,
         "children": [bound(key, child) for key, (_, child) in zip(keys, entries, strict=True)],
@@ -429,11 +430,3 @@ def _bind_node(tree: Any, bound: Callable[[Any, Any], Any], is_input: bool) -> A
         return {**made, "static": static_text(data)}
     except SpecError as error:
         raise SpecError(f"the pytree node {name} has {error.message}", hint=error.hint) from error
-
-
-def _key(entry: Any) -> str:
-    """Return JAX's name for a child: the name of an attribute, a key, or a number."""
-    for name in ("name", "key", "idx"):
-        if hasattr(entry, name):
-            return str(getattr(entry, name))
-    return str(entry)

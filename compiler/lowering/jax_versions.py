@@ -227,8 +227,6 @@ def jax_mesh(mesh: Mesh, devices: Sequence[Any], explicit: Sequence[str] = ()) -
 
     names = tuple(name for name, _ in mesh)
     shape = tuple(size for _, size in mesh)
-    if not explicit:
-        return jax.sharding.Mesh(np.array(devices).reshape(shape), names)
     kinds = jax.sharding.AxisType
     types = tuple(kinds.Explicit if name in explicit else kinds.Auto for name in names)
     return jax.sharding.Mesh(np.array(devices).reshape(shape), names, axis_types=types)

@@ -17,7 +17,7 @@ import re
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TextIO
 
 LONGEST_TEXT = 1 << 20
@@ -27,6 +27,8 @@ _FORMAT = re.compile(
     r"^\.global \.align 1 \.b8 printfFormat_(?P<number>\d+)\[\d+\] = \{(?P<bytes>[\d, ]+)\};$",
     re.MULTILINE,
 )
+ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
+"""Matches the name of a kernel in PTX."""
 _LEFT_OUT = "[first {} characters omitted]\n"
 
 
@@ -99,3 +101,12 @@ def formats(ptx: str) -> list[str]:
     by_number = {int(match["number"]): match["bytes"] for match in _FORMAT.finditer(ptx)}
     texts = [bytes(map(int, by_number[number].split(","))) for number in sorted(by_number)]
     return [text.rstrip(b"\0").decode("utf-8", "replace") for text in texts]
+
+
+def by_kernel(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Return PTX texts by the names of their kernels, which may repeat."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        for name in ENTRY.findall(text):
+            found.setdefault(name, []).append(text)
+    return found

@@ -26,7 +26,7 @@ from pallasc.compiler.lowering.entry import (
     arrays_tell_order,
     bind,
     leaves,
-    parameters_of,
+    signature_of,
     takes,
 )
 from pallasc.compiler.lowering.jax_versions import (
@@ -197,60 +197,38 @@ def _ordered(job: Job) -> tuple[list[str] | None, list[Any]]:
     give the same artifact. The names are None if there are none: after `*args`, for positional-only
     parameters, or if the function has no signature.
     """
-    args, parameters = job.args, parameters_of(job.function)
+    args, parameters = job.args, _fitting_parameters(job)
     if isinstance(args, list):
-        names = _names_by_position(job, parameters)
-        if names is None:
+        taken = [*parameters.values()][: len(args)]
+        named = [each.name for each in taken if each.kind is each.POSITIONAL_OR_KEYWORD]
+        if len(named) < len(args):
             return None, args
-        args = dict(zip(names, args, strict=True))
-    _check_names(job, args, parameters)
+        args = dict(zip(named, args, strict=True))
     order = {name: index for index, name in enumerate(parameters)}
     names = sorted(args, key=lambda name: (order.get(name, len(order)), name))
     return names, [args[name] for name in names]
 
 
-def _names_by_position(job: Job, parameters: Mapping[str, Parameter]) -> list[str] | None:
-    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [p for p in parameters.values() if p.kind in by_position]
-    count = len(job.args)
-    if count > len(taken) and all(p.kind is not p.VAR_POSITIONAL for p in parameters.values()):
+def _fitting_parameters(job: Job) -> Mapping[str, Parameter]:
+    """Return the parameters of a job's function, after checking that its arguments fit."""
+    positional, named = (job.args, {}) if isinstance(job.args, list) else ([], job.args)
+    name, signature = getattr(job.function, "__name__", "the function"), signature_of(job.function)
+    for key in (*named, *job.static):
+        if not takes(job.function, key):
+            error = SpecError(
+                f"{name} has no parameter {key!r}.", hint=suggestion(key, signature.parameters)
+            )
+            error.field = f"{'args' if key in named else 'static'}.{key}"
+            raise error
+    try:
+        signature.bind(*positional, **named, **job.static)
+    except TypeError as mismatch:
         raise SpecError(
-            f"{_name(job.function)} takes {len(taken)} {'array' if len(taken) == 1 else 'arrays'} "
-            f"by position, {count} are given.",
-            hint=f"Its parameters: {', '.join(parameters)}." if parameters else None,
-        )
-    named = [
-        p.name
-        for p in taken[:count]
-        if p.kind is not p.POSITIONAL_ONLY and p.name not in job.static
-    ]
-    return named if len(named) == count else None
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return str(getattr(function, "__name__", "the function"))
-
-
-def _check_names(job: Job, args: Mapping[str, object], parameters: Mapping[str, Parameter]) -> None:
-    name, passed = _name(job.function), [*args, *job.static]
-    unknown = next((key for key in passed if not takes(job.function, key)), None)
-    if unknown is not None:
-        error = SpecError(
-            f"{name} has no parameter {unknown!r}.", hint=suggestion(unknown, parameters)
-        )
-        error.field = f"{'args' if unknown in args else 'static'}.{unknown}"
-        raise error
-    optional = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    missing = [
-        repr(p.name)
-        for p in parameters.values()
-        if p.default is Parameter.empty and p.kind not in optional and p.name not in passed
-    ]
-    if missing:
-        raise SpecError(
-            f"{name} needs {', '.join(missing)}, which is not given.",
-            hint="Give it as an array, as null (None), or as a static argument.",
-        )
+            f"{name} cannot be called: {mismatch}.",
+            hint=f"Its parameters: {', '.join(signature.parameters)}. Give each as an array, as "
+            "null (None), or as a static argument.",
+        ) from None
+    return signature.parameters
 
 
 def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signature:

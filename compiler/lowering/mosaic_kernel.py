@@ -30,7 +30,6 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any
 
 from pallasc.compiler.lowering.serialized import message_type
@@ -101,19 +100,6 @@ class Recorded:
     arguments: tuple[Argument, ...]
 
 
-class Launcher(Enum):
-    """The launch interface of the host function, which differs between Mosaic versions.
-
-    `SPEC`: `(spec, buffers)` calls `mosaic_gpu_build_kernel_spec` (version 4). `PDL` and `PLAIN`:
-    `(function, stream, buffers)` calls `mosaic_gpu_launch_kernel` with (version 3) and without
-    (version 1) the argument "uses PDL".
-    """
-
-    SPEC = "spec"
-    PDL = "pdl"
-    PLAIN = "plain"
-
-
 def sentinel(index: int) -> int:
     """Return the address that represents buffer `index`."""
     return (index + 1) * _SPACING
@@ -132,15 +118,18 @@ class HostObject:
 
     Args:
         object_file: the relocatable ELF object, for the CPU of this process.
-        launcher: the launch interface of its host function.
+        version: Mosaic's version, which decides the launch interface of the host function. In
+            version 4, `(spec, buffers)` calls `mosaic_gpu_build_kernel_spec`. In versions 3 and 1,
+            `(function, stream, buffers)` calls `mosaic_gpu_launch_kernel`, with and without the
+            argument "uses PDL".
 
     Raises:
         CompileError: the object needs an unknown symbol.
     """
 
-    def __init__(self, object_file: bytes, launcher: Launcher) -> None:
+    def __init__(self, object_file: bytes, version: int) -> None:
         self._object_file = object_file
-        self._launcher = launcher
+        self._version = version
         symbols = {s.name for s in parse_elf(object_file).symbols() if s.name and not s.section}
         unknown = sorted(symbols - self._recorders().keys() - _LIBC)
         if unknown:
@@ -175,12 +164,8 @@ class HostObject:
         """
         slots = [(ctypes.c_void_p * 1)() for _ in range(2)]
         self._call(name, [ctypes.addressof(slot) for slot in slots])
-        if len(self._cubins) != 1 or len(self._functions) != 1:
-            raise CompileError(
-                f"{name} loads {len(self._cubins)} modules and {len(self._functions)} functions"
-            )
-        kernel, smem_bytes = self._functions[0]
-        return kernel, self._cubins[0], smem_bytes
+        ((kernel, smem_bytes),), (cubin,) = self._functions, self._cubins
+        return kernel, cubin, smem_bytes
 
     def launch(
         self,
@@ -209,7 +194,7 @@ class HostObject:
         pointers = (_PTR * (buffers + 2))(*[sentinel(i) for i in range(buffers)], *tables)
         self._maps, self._launches = [], []
         scratch = ctypes.create_string_buffer(4096)
-        lead = 1 if self._launcher is Launcher.SPEC else 2
+        lead = 1 if self._version == 4 else 2
         self._call(name, [ctypes.addressof(scratch)] * lead + [ctypes.addressof(pointers)])
         if len(self._launches) != 1:
             raise CompileError(f"{name} launches {len(self._launches)} kernels instead of one")
@@ -225,7 +210,7 @@ class HostObject:
 
     def _recorders(self) -> dict[str, tuple[Callable[..., Any], Any, list[Any]]]:
         """Return recorder, result type, and argument types for each symbol of Mosaic's runtime."""
-        pdl = [] if self._launcher is Launcher.PLAIN else [_I32]
+        pdl = [] if self._version == 1 else [_I32]
         map_args = [_PTR, _PTR, _I64, _I64, _PTR, _PTR, _I64, _PTR]
         return {
             "mosaic_gpu_init_tma_desc": (self._tiled, None, map_args),
@@ -286,32 +271,20 @@ class HostObject:
 
     def _launch_kernel(self, _function: int, *rest: int) -> None:
         shape, smem, params = rest[:9], rest[9], rest[-1]
-        pdl = bool(rest[10]) if self._launcher is Launcher.PDL else False
-        pointers = _read_pointers(params, len(self._parameter_sizes))
-        arguments = [
-            self._argument(pointer, size)
-            for pointer, size in zip(pointers, self._parameter_sizes, strict=True)
-        ]
+        pdl = self._version == 3 and bool(rest[10])
+        sizes = self._parameter_sizes
+        pointers = _read_pointers(params, len(sizes))
+        arguments = [*map(self._argument, pointers, sizes)]
         self._record(shape, smem, pdl, arguments)
 
     def _build_spec(self, _spec: int, *rest: int) -> None:
         shape, smem, pdl, count, params, sizes = rest[:9], *rest[9:]
-        if count != len(self._parameter_sizes):
-            raise CompileError(
-                f"the host function passes {count} arguments, "
-                f"the kernel takes {len(self._parameter_sizes)}"
-            )
-        passed = _read32(sizes, count)
-        arguments = []
-        for pointer, size, declared in zip(
-            _read_pointers(params, count), passed, self._parameter_sizes, strict=True
-        ):
-            if size not in (0, declared):
-                raise CompileError(
-                    f"the host function passes {size} bytes for a parameter of {declared}"
-                )
-            # Size 0 marks a device address; `pointer` points to it in both cases.
-            arguments.append(self._argument(pointer, size) if size else _address(pointer))
+        pointers, passed = _read_pointers(params, count), _read32(sizes, count)
+        # Size 0 marks a device address; the pointer points to it in both cases.
+        arguments = [
+            self._argument(pointer, size) if size else _address(pointer)
+            for pointer, size in zip(pointers, passed, strict=True)
+        ]
         self._record(shape, smem, bool(pdl), arguments)
 
     def _record(
@@ -323,7 +296,7 @@ class HostObject:
     def _argument(self, pointer: int, size: int) -> Argument:
         """Return the argument of `size` bytes at `pointer`: an address, or bytes with maps."""
         data = ctypes.string_at(pointer, size)
-        by_value = self._launcher is Launcher.SPEC or size != 8
+        by_value = self._version == 4 or size != 8
         if not by_value and int.from_bytes(data, "little") >= _SPACING:
             return _address(pointer)
         maps = []
@@ -391,7 +364,7 @@ def _refuse_addresses(data: bytes) -> None:
 
 # ---- kernels
 
-_LAUNCHERS = {1: Launcher.PLAIN, 3: Launcher.PDL, 4: Launcher.SPEC}
+_VERSIONS = (1, 3, 4)
 _TESTED = "1 (JAX 0.10), 3 (JAX 0.11) and 4 (JAX 0.12)"
 
 # The second name is from JAX 0.10, where only multicast needed it.
@@ -449,27 +422,18 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
     Raises:
         CompileError: its version was not tested, or its parts contradict each other.
     """
-    from google.protobuf.message import DecodeError
-
-    try:
-        proto = message_type("MosaicGpuKernelProto").FromString(state)
-    except DecodeError as error:
-        raise CompileError(f"a Mosaic GPU kernel is not readable: {error}") from error
-    launcher = _LAUNCHERS.get(proto.version)
-    if launcher is None:
+    proto = message_type("MosaicGpuKernelProto").FromString(state)
+    if proto.version not in _VERSIONS:
         raise CompileError(
             f"Mosaic GPU kernel format version {proto.version} is unknown; tested are {_TESTED}",
             hint="Install a supported JAX version (`pallasc doctor` lists them).",
         )
-    with HostObject(proto.object_file, launcher) as host:
+    with HostObject(proto.object_file, proto.version) as host:
         if proto.version == 1:
             name, cubin, smem = host.init(proto.init_func_name)
         else:
             name, cubin, smem = proto.kernel_name, proto.gpu_binary, proto.smem_bytes
         kernels = parse_cubin(cubin).kernels
-        if name not in kernels:
-            names = ", ".join(kernels) or "none"
-            raise CompileError(f"the cubin has no kernel {name}, only {names}")
         sizes = [parameter.size for parameter in kernels[name].parameters]
         launch = _launch(host, proto.host_func_name, buffers, sizes, ranks)
     if smem and launch.dynamic_smem_bytes != smem:
@@ -552,8 +516,6 @@ def from_mosaic(recorded: TiledMap, *, buffer: int, offset: int) -> TensorMap:
     dtype, bits = _ELEMENT_TYPES[recorded.element_type]
     packing = max(1, 8 // bits)
     sizes, strides, window = list(recorded.sizes), list(recorded.strides), list(recorded.window)
-    if not len(sizes) == len(strides) or len(window) not in (0, len(sizes)):
-        raise CompileError(f"tensor map of sizes {sizes} with strides {strides}, window {window}")
     if strides[-1:] != [1]:
         raise CompileError(f"tensor map whose minor stride is {strides[-1:]} instead of 1")
     packed = [sizes[-1], *strides[:-1], *window[-1:]]

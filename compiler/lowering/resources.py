@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pallasc.compiler.lowering.translate import Translation
@@ -76,28 +76,19 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, obj
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Spills:
-    """Stack and spills of a function as `ptxas -v` prints them, in bytes per thread."""
-
-    stack_bytes: int
-    store_bytes: int
-    load_bytes: int
-
-
 _SPILLS = re.compile(
-    r"Function properties for (?P<name>\S+)\s+"
-    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
-    r"(?P<loads>\d+) bytes spill loads"
+    r"Function properties for (\S+)\s+"
+    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
 )
 
 
-def parse_report(text: str) -> dict[str, Spills]:
-    """Return the spills by function from the output of `ptxas -v`."""
-    return {
-        match["name"]: Spills(int(match["stack"]), int(match["stores"]), int(match["loads"]))
-        for match in _SPILLS.finditer(text.replace("ptxas info    : ", ""))
-    }
+def parse_report(text: str) -> dict[str, tuple[int, ...]]:
+    """Return stack, spill stores, and spill loads of each function from the output of `ptxas -v`.
+
+    All are bytes per thread.
+    """
+    found = _SPILLS.finditer(text.replace("ptxas info    : ", ""))
+    return {name: tuple(map(int, sizes)) for name, *sizes in (match.groups() for match in found)}
 
 
 def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[KernelResources]:
@@ -121,11 +112,13 @@ def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -
     ptx = cubin.ptx.encode()
     if ptx:
         translation.blobs[digest(ptx)] = ptx
-    spills: Spills | None = Spills(0, 0, 0)
+    stores: int | None = 0
+    loads: int | None = 0
     if kernel.stack_bytes:
-        spills = _assemble(ptx, ptxas, arch).get(step.kernel) if ptx else None
-        if spills and spills.stack_bytes != kernel.stack_bytes:
-            spills = None  # the code differs, so its spills are not this kernel's
+        report = _assemble(ptx, ptxas, arch) if ptx else {}
+        stack, stores, loads = report.get(step.kernel, (None, None, None))
+        if stack != kernel.stack_bytes:  # the code differs, so its spills are not this kernel's
+            stores = loads = None
     return KernelResources(
         name=step.kernel,
         cubin=step.cubin,
@@ -133,15 +126,15 @@ def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -
         origin=step.origin,
         registers=kernel.registers,
         stack_bytes=kernel.stack_bytes,
-        spill_store_bytes=spills.store_bytes if spills else None,
-        spill_load_bytes=spills.load_bytes if spills else None,
+        spill_store_bytes=stores,
+        spill_load_bytes=loads,
         static_smem_bytes=kernel.static_smem_bytes,
         dynamic_smem_bytes=step.dynamic_smem_bytes,
         barriers=kernel.barriers,
     )
 
 
-def _assemble(ptx: bytes, ptxas: Path, arch: str) -> dict[str, Spills]:
+def _assemble(ptx: bytes, ptxas: Path, arch: str) -> dict[str, tuple[int, ...]]:
     """Assemble `ptx` for its report; return an empty dict if that fails."""
     with tempfile.TemporaryDirectory(prefix="pallasc-ptxas-") as folder:
         source = Path(folder) / "kernel.ptx"

@@ -15,7 +15,6 @@ from typing import Any, Literal, NoReturn
 from pallasc.compiler.lowering.allocations import (
     Places,
     constant_bytes,
-    constant_places,
     fusion_places,
     number_buffers,
     output_allocations,
@@ -25,7 +24,6 @@ from pallasc.compiler.lowering.allocations import (
 from pallasc.compiler.lowering.mosaic_kernel import (
     MosaicKernel,
     Regions,
-    check_tensor_map,
     mosaic_parameter,
     peer_table,
     read_mosaic_kernel,
@@ -45,7 +43,6 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Profile,
     Step,
-    TensorMap,
 )
 from pallasc.specs.canonical import digest
 
@@ -134,9 +131,7 @@ class _Translator:
         for thunk in thunks:
             refuse_unknown_fields(thunk, deep=False)
             kinds = [(f.name, value) for f, value in thunk.ListFields() if f.name != "thunk_info"]
-            if len(kinds) != 1:
-                raise CompileError(f"a thunk has {len(kinds)} kinds instead of one")
-            kind, body = kinds[0]
+            ((kind, body),) = kinds
             translate_kind = getattr(self, kind, None)
             if translate_kind is None:
                 self._refuse(thunk, describe_thunk(kind))
@@ -197,37 +192,23 @@ class _Translator:
             buffer, offset = place(where, places)
             self.result.steps.append(Fill(buffer, offset, where.size, value, width))
 
-    def kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        """Launch an XLA kernel from the cubin of the module."""
-        dims = body.launch_dimensions
-        self._launch(
-            thunk,
-            self.executable.binary,
-            kernel=body.kernel_name,
-            grid=_dim3(dims.block_counts),
-            cluster=_cluster(body),
-            block=_dim3(dims.thread_counts_per_block),
-            dynamic_smem_bytes=body.shmem_bytes,
-            pdl=body.use_pdl,
-            parameters=self._xla_parameters(body, list(body.args), places),
-            origin="xla",
-        )
-
     def custom_kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        """Launch an XLA kernel that has its own cubin."""
+        """Launch an XLA kernel; each has its own cubin in all supported versions of JAX."""
         kernel = body.custom_kernel
-        spec = kernel.kernel_spec
+        spec, cluster = kernel.kernel_spec, _dim3(kernel.cluster_dim)
         if not spec.cubin.data:
             self._refuse(thunk, f"XLA's built-in kernel {spec.kernel_name}")
         if spec.kernel_name.startswith(_STATEFUL):
             self._refuse(thunk, describe_thunk("rng_seed_thunk"))
+        if body.tma_metadata:
+            self._refuse(thunk, "a kernel of XLA with tensor maps")
         slices = packed([argument.slice for argument in body.args], spec)
         self._launch(
             thunk,
             spec.cubin.data,
             kernel=spec.kernel_name,
             grid=_dim3(kernel.block_dims),
-            cluster=_cluster(kernel),
+            cluster=None if cluster == (1, 1, 1) else cluster,
             block=_dim3(kernel.thread_dims),
             dynamic_smem_bytes=kernel.shared_memory_bytes,
             pdl=body.use_pdl,
@@ -241,17 +222,11 @@ class _Translator:
         """Return the parameters of an XLA kernel; add steps that zero its outputs first."""
         for index in body.zeroed_output_buffer_indices:
             self._fill(slices[index], places, 0, 1)
-        maps = {entry.key: entry.value for entry in body.tma_metadata.arg_index_to_tma_info}
-        parameters: list[Parameter] = []
-        for index, piece in enumerate(slices):
-            buffer, offset = place(piece, places)
-            if index in maps:
-                tensor_map = from_xla(maps[index], buffer=buffer, offset=offset)
-                parameters.append(Bytes(128, "", ((0, tensor_map),)))
-            else:
-                size = self._size_before_others((buffer, offset), piece.size)
-                parameters.append(Pointer(buffer, offset, size))
-        return tuple(parameters)
+        positions = [place(piece, places) for piece in slices]
+        return tuple(
+            Pointer(*position, self._size_before_others(position, piece.size))
+            for position, piece in zip(positions, slices, strict=True)
+        )
 
     def custom_call_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         if body.target_name != MOSAIC_TARGET:
@@ -346,17 +321,11 @@ class _Translator:
         )
         return number, 0
 
-    def dynamic_slice_thunk(self, thunk: Any, body: Any, places: Places) -> None:
-        self._run_on_slices(thunk, body.embedded_thunk, constant_places(body, places))
-
     def dynamic_slice_fusion_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         inner = fusion_places(body, places, self._rounds)
-        self._run_on_slices(thunk, body.embedded_thunks, inner)
-
-    def _run_on_slices(self, thunk: Any, sequence: Any, places: Places | None) -> None:
-        if places is None:
+        if inner is None:
             self._refuse(thunk, "a slice at an offset that is computed at run time")
-        self.run(sequence.thunks, places)
+        self.run(body.embedded_thunks.thunks, inner)
 
     def _launch(self, thunk: Any, cubin: bytes, **fields: Any) -> None:
         """Append a launch of a kernel in a cubin; `fields` are further fields of `Launch`."""
@@ -370,45 +339,6 @@ class _Translator:
 def _dim3(message: Any) -> Dim3:
     point = message.coordinates
     return (max(1, point.x), max(1, point.y), max(1, point.z))
-
-
-def _cluster(message: Any) -> Dim3 | None:
-    cluster = _dim3(message.cluster_dim)
-    return None if cluster == (1, 1, 1) else cluster
-
-
-_XLA_DTYPES = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_XLA_CODES = {
-    "swizzle": (0, 32, 64, 128),
-    "interleave": (0, 16, 32),
-    "l2_promotion": (0, 64, 128, 256),
-}
-"""Sizes in bytes, by the numbers in a `TmaDescriptorProto`."""
-
-
-def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
-    """Return the tensor map for a `TmaDescriptorProto`, whose dimensions are minor first."""
-    if descriptor.element_size not in _XLA_DTYPES:
-        raise CompileError(f"tensor map with elements of {descriptor.element_size} bytes")
-    modes = {}
-    for name, sizes in _XLA_CODES.items():
-        code = getattr(descriptor, name)
-        if not 0 <= code < len(sizes):
-            raise CompileError(f"tensor map with {name} {code}")
-        modes[name] = sizes[code]
-    result = TensorMap(
-        buffer=buffer,
-        offset=offset,
-        dtype=_XLA_DTYPES[descriptor.element_size],
-        dims=tuple(descriptor.global_dims),
-        strides=tuple(descriptor.global_strides),
-        box=tuple(descriptor.box_dims),
-        element_strides=tuple(descriptor.element_strides),
-        nan_fill=bool(descriptor.float_oob_fill),
-        **modes,
-    )
-    check_tensor_map(result)
-    return result
 
 
 def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
@@ -432,32 +362,22 @@ def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
 # ---- names for messages
 
 _UNSUPPORTED_THUNKS = {
-    "a matrix product by cuBLAS": "gemm",
-    "a matrix product by cuBLASLt": "cublas_lt_matmul",
+    "a matrix product by cuBLAS": "gemm cublas_lt_matmul",
     "a triangular solve by cuBLAS": "triangular_solve",
-    "a cuDNN graph": "cudnn",
-    "a cuDNN convolution": "convolution convolution_reorder",
-    "a cuDNN normalization": "norm",
     "a Fourier transform by cuFFT": "fft",
-    "a top-k selection by RAFT": "select_k",
+    "a cuDNN convolution": "convolution convolution_reorder",
     "control flow (lax.cond or lax.switch)": "conditional",
     "control flow (lax.while_loop, fori_loop or scan)": "while",
-    "a computation on the host": "host_execute_start host_execute_done",
-    "a transfer to the host": "host_send host_send_done device_to_host_copy outfeed",
-    "a transfer from the host": "host_recv host_recv_done host_to_device_copy infeed",
-    "the replica id": "replica_id",
-    "the partition id": "partition_id",
     "a random seed drawn at run time": "rng_seed",
 }
+"""Operations that users know by other names than XLA's."""
 
 
 def describe_thunk(kind: str) -> str:
     """Name the operation of a thunk that a cubin launch cannot express; `kind` is its field."""
     kind = kind.removesuffix("_thunk")
-    for words, kinds in _UNSUPPORTED_THUNKS.items():
-        if kind in kinds.split():
-            return words
-    return f"a collective over devices ({kind.replace('_', ' ')})"
+    names = (words for words, kinds in _UNSUPPORTED_THUNKS.items() if kind in kinds.split())
+    return next(names, f"XLA's operation {kind}")
 
 
 _HOST_CALLBACKS = ("xla_ffi_python", "xla_python", "xla_ffi_partitioned_python")

@@ -31,7 +31,7 @@ from pallasc.compiler.lowering.diagnose import (
     frames_of,
     user_place,
 )
-from pallasc.compiler.lowering.entry import abstract, parameters_of
+from pallasc.compiler.lowering.entry import abstract, signature_of
 from pallasc.compiler.lowering.jax_versions import adapted, jax_mesh, source_locations
 from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.compiler.lowering.lower import Job
@@ -142,7 +142,7 @@ def _lowered(work: ProgramJob, devices: Sequence[Any], *, locations: bool) -> An
         positional, named = _arguments(work, mesh)
         function: Any = job.function
         if not hasattr(function, "trace"):
-            static = [name for name in job.static if name in parameters_of(function)]
+            static = [name for name in job.static if name in signature_of(function).parameters]
             function = jax.jit(
                 function, static_argnames=static, donate_argnames=work.program.donate or None
             )

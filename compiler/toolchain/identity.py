@@ -1,13 +1,11 @@
 """The identity of the compiler: digests, by label, of everything that determines the output.
 
 Contents count, not version strings: every installed file of jax, jaxlib, and the CUDA plugin, the
-assembler, the linker, the device library, pallasc's own modules that compile (`own_digest`), and
+assembler, the linker, the device library, pallasc's own folders that compile (`own_digest`), and
 the packages that JAX and pallasc compute with. Packages that only tracing uses have a separate
 label, since their effects show in the module. Python counts by its implementation, version, and
-ABI, and by the code that it runs before any program: `sitecustomize`, `usercustomize`, and the
-lines of code in `.pth` files with the modules that they import. Lines of editable installs do not
-count, since they only name a package's folder (its sources count if it is imported). Neither do the
-lines of setuptools and virtualenv, which change how packages are installed. Nothing is imported.
+ABI, and by the modules that it runs before any program: `sitecustomize` and `usercustomize`.
+Nothing is imported.
 
 A lock file and every manifest contain the parts with their versions (`components`), so a single
 function (`specs/lock.differences`) names the packages and versions that differ.
@@ -15,15 +13,10 @@ function (`specs/lock.differences`) names the packages and versions that differ.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import re
-import site
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,79 +40,38 @@ if TYPE_CHECKING:
 Digest = Callable[[Path | str], str]
 """Returns the SHA-256 of a file; raises `ToolError` if the file cannot be read."""
 
-COMPILING = ("compiler.lowering",)
-"""The modules from a callable to a checked artifact."""
+COMPILING = ("compiler/lowering", "compiler/toolchain", "specs")
+"""The folders of pallasc's code from a callable to a checked artifact."""
 
-PROGRAMS = ("compiler.programs.compile",)
-"""The modules that compile whole programs."""
+PROGRAMS = (*COMPILING, "compiler/programs")
+"""The folders of the code that compiles whole programs."""
 
-COLLECTING = ("specs.loading.decorator", "specs.spec")
-"""The modules from a Python spec to its specs in the store."""
-
-_IMPORT = re.compile(
-    r"\n[ \t]*from pallasc\.([\w.]+) import (\([^)]*\)|[^\n]+)|\n[ \t]*import pallasc\.([\w.]+)"
-)
-"""Matching a preceding newline is several times faster than matching the start of a line."""
-_NAME = re.compile(r"(\w+)(?: as \w+)?")
-_LEFT_OUT = ("errors", "specs.gpus", "specs.spelling")
-"""Texts of errors and hints do not affect artifacts, and `specs.gpus` counts by its values;
-`errors` is in different places in a clone and in an install."""
+COLLECTING = ("specs", "specs/loading")
+"""The folders of the code from a Python spec to its specs in the store."""
 
 
-def own_digest(digest: Digest, parts: Sequence[str] = COMPILING, top: Path | None = None) -> str:
-    """Return one digest of the names and contents of `parts` and everything that they import.
+def own_digest(digest: Digest, folders: Sequence[str] = COMPILING, top: Path | None = None) -> str:
+    """Return one digest of the names and contents of pallasc's own folders.
 
-    Imports are found by parsing import statements, so there is no list to maintain: a new import of
-    the lowering code counts automatically, and a new option of a command never does. The variables
-    that every worker gets count by their values, since a kernel may read them while it is traced.
-    So do the rows of `specs.gpus`, since keys contain only the target's row.
+    The variables that every worker gets count by their values, since a kernel may read them while
+    it is traced.
 
     Args:
         digest: SHA-256 of a file.
-        parts: packages and modules of pallasc, without the prefix `pallasc.`.
+        folders: folders of pallasc; inner folders that do not affect a compilation do not count.
         top: the folder that contains them.
     """
+    top = top or _top()
     environment = [variables.FORCED, variables.FIXED, variables.SYSTEM_PATH]
     state = hashlib.sha256(canonical_json(environment))
-    for path, name in sorted(reached(parts, top or _top()).items()):
-        state.update(f"{name}\0{digest(path)}\n".encode())
+    places = [top / folder for folder in folders]
+    state.update(tree_digest(places, digest, without=("bundle", "library", "loading")).encode())
     return state.hexdigest()
 
 
 def _top() -> Path:
     # Both in an install and in a clone, the folders are siblings.
     return Path(__file__).resolve().parents[2]
-
-
-def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
-    """Return the files, with module names, of modules and everything that they import."""
-
-    @cache
-    def file_of(name: str) -> str:
-        path = os.path.join(top, *name.split(".")) + ".py"
-        return path if name not in _LEFT_OUT and os.path.isfile(path) else ""
-
-    waiting: list[str] = []
-    for part in parts:
-        files = Path(top, *part.split(".")).glob("*.py")
-        waiting += [f"{part}.{file.stem}" for file in files] or [part]
-    names: dict[str, str] = {}
-    while waiting:
-        name = waiting.pop()
-        path = file_of(name)
-        if not path or path in names:
-            continue
-        names[path] = name
-        # This includes imports inside functions; some of the names are not modules.
-        text = Path(path).read_text(encoding="utf-8")
-        for package, items, module in _IMPORT.findall(f"\n{text}"):
-            if module or file_of(package):
-                waiting.append(module or package)
-            else:
-                waiting += [f"{package}.{item}" for item in _NAME.findall(items)]
-    if not names:
-        raise RuntimeError(f"pallasc's own sources are not in {top}")
-    return names
 
 
 COMPUTED_WITH = "computed with"
@@ -146,15 +98,6 @@ JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
 
 _TESTS = ("__pycache__", "tests")
 _FIRST_RUN = ("sitecustomize", "usercustomize")
-_WITHOUT_EFFECT = re.compile(
-    r"import (__editable__\w*|_virtualenv\b|os; var = 'SETUPTOOLS_USE_DISTUTILS')"
-)
-_IMPORTED = re.compile(r"import\W+(\w+)")
-_NOT_CONTENT = re.compile(
-    r"\.\.|/|[^,]*(__pycache__|/(INSTALLER|REQUESTED|RECORD|direct_url\.json)(,|$))"
-)
-"""Lines of a RECORD that do not count: scripts, which contain the path of this Python, bytecode,
-and notes on the installation."""
 _BYTECODE = (".pyc", ".pyo")
 _NO_INPUTS = (*_BYTECODE, ".pyi", ".h", ".a")
 """Suffixes of files that neither JAX nor pallasc reads when it compiles."""
@@ -206,30 +149,12 @@ def python_name() -> str:
 
 
 def _python(digest: Digest) -> str:
-    """Return Python's name, version, and ABI, and the digest of its startup code."""
-    began = _startup_lines()
-    imported = {module for line in began for module in _IMPORTED.findall(line)}
+    """Return Python's name, version, and ABI, and the digest of its startup modules."""
     named = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-    for module in (*_FIRST_RUN, *sorted(imported - sys.stdlib_module_names)):
-        if contents := package_digest(module, digest, named):
-            began.append(f"{module} {contents}")
-    if not began:
-        return python_name()
-    started = hashlib.sha256(os.fsencode("\n".join(began))).hexdigest()
-    return f"{python_name()}, starts with {started}"
-
-
-def _startup_lines() -> list[str]:
-    """Return the sorted lines of code that count in the `.pth` files of this Python."""
-    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
-    lines: set[str] = set()
-    for folder in (*site.getsitepackages(), *users):
-        for file in Path(folder).glob("*.pth"):
-            with contextlib.suppress(OSError):
-                text = file.read_text(encoding="utf-8", errors="replace")
-                lines.update(map(str.strip, text.splitlines()))
-    code = (line for line in lines if line.startswith(("import ", "import\t")))
-    return sorted(line for line in code if not _WITHOUT_EFFECT.match(line))
+    contents = {name: package_digest(name, digest, named) for name in _FIRST_RUN}
+    began = [f"{name} {found}" for name, found in contents.items() if found]
+    started = hashlib.sha256("\n".join(began).encode()).hexdigest()
+    return f"{python_name()}, starts with {started}" if began else python_name()
 
 
 def tree_digest(
@@ -261,25 +186,12 @@ def tree_digest(
 
 
 def _files_below(folder: str, without: Sequence[str], skipped: tuple[str, ...]) -> Iterator[str]:
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [f for f in folders if f not in without and not _leads_up(f"{place}/{f}")]
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in without]
         for name in names:
             is_sourceless = name.endswith(".pyc") and name[:-1] not in names
             if is_sourceless or not name.endswith(skipped):
                 yield f"{place}/{name}"
-
-
-def _leads_up(folder: str) -> bool:
-    """Return True for a link to a parent folder; following it would never end."""
-    if not os.path.islink(folder):
-        return False
-    target, parent = os.path.realpath(folder), os.path.realpath(os.path.dirname(folder))
-    return os.path.join(parent, "").startswith(os.path.join(target, ""))
-
-
-def has_more_files(folder: str, most: int) -> bool:
-    """Return True if a folder has more than `most` files below it."""
-    return next(islice(_files_below(folder, ("__pycache__",), ()), most, None), None) is not None
 
 
 def package_digest(
@@ -319,20 +231,10 @@ def _readable(path: Path | str, digest: Digest) -> str:
         return "unreadable"
 
 
-def recorded(names: Iterable[str]) -> str:
-    """Return one digest over the installed file lists of packages, which contain file digests."""
-    from importlib import metadata
-
-    state = hashlib.sha256()
-    for name in names:
-        try:
-            distribution = metadata.distribution(name)
-            text = distribution.read_text("RECORD") or distribution.version
-        except metadata.PackageNotFoundError:
-            text = "absent"
-        lines = sorted(line for line in text.splitlines() if not _NOT_CONTENT.match(line))
-        state.update(f"{name}\0".encode() + "\n".join(lines).encode() + b"\0")
-    return state.hexdigest()
+def versions_text(names: Iterable[str]) -> str:
+    """Return packages with their versions; packages that are not installed are omitted."""
+    packages = filter(None, map(find_package, names))
+    return ", ".join(f"{package.name} {package.version}" for package in packages)
 
 
 def versions_of(toolchain: Toolchain) -> dict[str, str]:
@@ -346,8 +248,7 @@ def versions_of(toolchain: Toolchain) -> dict[str, str]:
     versions = {package.name: package.version for package in toolchain.packages}
     versions |= {"ptxas": tool_version(toolchain.ptxas), "pallasc": installed_version()}
     for label, names in _PACKAGES.items():
-        packages = filter(None, map(find_package, sorted(names.values())))
-        versions[label] = ", ".join(f"{package.name} {package.version}" for package in packages)
+        versions[label] = versions_text(sorted(names.values()))
     return versions
 
 
@@ -376,19 +277,6 @@ def components(
             value if is_name(value) else digest(value.encode()), version
         )
         for label, (value, version) in parts.items()
-    }
-
-
-def package_components(
-    contents: Mapping[str, str | None], versions: Mapping[str, str]
-) -> dict[str, Component]:
-    """Return installed packages as components, with digests and versions; omit missing ones."""
-    from pallasc.specs.loading.lock import Component
-
-    return {
-        name: Component(value, versions.get(name, ""))
-        for name, value in contents.items()
-        if value is not None
     }
 
 

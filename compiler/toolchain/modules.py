@@ -114,22 +114,24 @@ def hidden(folders: Sequence[str]) -> list[str]:
     before_pythons = itertools.takewhile(
         lambda place: not is_pythons(os.path.join(place, "_")), _workers_path()
     )
-    names = {name for folder in (*folders, *before_pythons) for name in _names_in(folder)}
+    listed = (name for folder in (*folders, *before_pythons) for name in names_in(folder))
+    names = {name.partition(".")[0] for name in listed}
     files = ((n, locate_module(n, folders)) for n in sorted(names & sys.stdlib_module_names))
     return [name for name, file in files if file is not None and not is_pythons(str(file))]
 
 
-def _names_in(folder: str) -> frozenset[str]:
+def names_in(folder: str) -> tuple[str, ...]:
+    """Return the names in a folder, () if it cannot be read."""
     try:
         return _listed(folder, os.stat(folder).st_mtime_ns)
     except OSError:
-        return frozenset()
+        return ()
 
 
 @lru_cache(maxsize=64)
-def _listed(folder: str, changed_ns: int) -> frozenset[str]:
-    """Return the possible module names in a folder as of its last change."""
-    return frozenset(name.partition(".")[0] for name in os.listdir(folder))
+def _listed(folder: str, changed_ns: int) -> tuple[str, ...]:
+    """Return the names in a folder as of its last change."""
+    return tuple(os.listdir(folder))
 
 
 def is_standard(name: str) -> bool:

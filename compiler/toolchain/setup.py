@@ -9,8 +9,7 @@ reach the compiler or that a spec declares. Every variable belongs to one of the
 
 * **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
   are the contents of the files that it names: `XLA_FLAGS` may be the name of a file with flags, and
-  flags name libraries, bitcode, and tuning results. Dump targets are not read, so they do not
-  count.
+  flags name libraries, bitcode, and tuning results. Folders and dump targets do not count.
 * **fixed**: it has a fixed value that nobody needs to change. The hash seed determines the order of
   sets, which a kernel may unroll; the locale and UTF-8 mode determine how a table is decoded; the
   threads of BLAS determine the order of sums in constants; `PATH` starts with the assembler's
@@ -48,10 +47,8 @@ from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.identity import (
     TRACED_WITH,
     components,
-    has_more_files,
     identity_files,
     toolchain_identity,
-    tree_digest,
     versions_of,
 )
 from pallasc.compiler.toolchain.toolchain import (
@@ -82,10 +79,11 @@ if TYPE_CHECKING:
     from pallasc.specs.loading.lock import Component
 
 _COUNTED_PREFIXES = (
-    "XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",
-    "TRITON_", "PJRT_", "CUDNN_", "NPY_", "LIBTPU_", "TPU_",
+    "XLA_", "JAX_", "MOSAIC_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",
+    "TRITON_", "PJRT_", "CUDNN_", "NPY_", "LIBTPU_", "TPU_", "TF_CPP_", "TF_CUDA_", "TF_CUDNN_",
+    "TF_DETERMINISTIC_", "TF_ENABLE_", "TF_FORCE_", "TF_FP16_", "TF_GPU_", "TF_USE_", "TF_XLA_",
 )  # fmt: skip
-"""Variables that reach the compiler; they count in every key."""
+"""Variables that reach the compiler; they count in every key. Terraform's begin with TF_, too."""
 
 _COUNTED = frozenset(
     {
@@ -98,23 +96,11 @@ _COUNTED = frozenset(
         "LD_PRELOAD",
     }
 )
-_TERRAFORM = re.compile(
-    r"TF_(ACC|APPEND_USER_AGENT|DATA_DIR|DISABLE_PLUGIN_TLS|ENCRYPTION|IGNORE|INPUT|IN_AUTOMATION"
-    r"|LOG|REATTACH_PROVIDERS|SKIP_PROVIDER_VERIFY|WORKSPACE"
-    r"|(ACC|CLI|CLOUD|HTTP|LOG|PLUGIN_CACHE|REGISTRY|STATE|TOKEN|VAR)_.*)",
-    re.DOTALL,
-)
-"""Terraform's variables, which share TensorFlow's prefix; no compiler reads them."""
-
 _LIBRARY = re.compile(
     r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvptxcompiler|nvvm|nvrtc.*"
     r"|nvfatbin|cudart)|ld-linux.*)(-[\d.]+)?\.so(\..*)?"
 )
 """Libraries that the toolchain's wheels do not contain, or that they load only from fixed paths."""
-
-_TOOLKIT = ("bin/ptxas", "bin/nvlink", "bin/fatbinary")
-_LONGEST_FLAGS_BYTES = 1 << 20
-_MOST_FILES = 5000
 
 
 def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
@@ -150,13 +136,11 @@ def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that reach the compiler and are not set by pallasc itself.
 
     The result has values by name, and the digests of files that they name under `<name>: <file>`.
-
-    Raises:
-        ToolError: a flag names a folder that contains too many files.
     """
     variables: dict[str, str] = {}
     for name, value in sorted(counted_values(environment).items()):
-        variables.update([_as_text(name, value), *_named_contents(name, value)])
+        variables[_text(name)] = _text(value)
+        variables.update(_named_contents(name, value))
     libraries = list(_libraries(environment.get("LD_LIBRARY_PATH", "")))
     if libraries:
         variables["LD_LIBRARY_PATH: libraries"] = digest("\n".join(libraries).encode())
@@ -167,7 +151,6 @@ def key_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that count in every key: the compiler's variables and the salt of keys.
 
     Raises:
-        ToolError: as for `compiler_variables`.
         SpecError: the salt is invalid, or the project's `pyproject.toml` has a mistake.
     """
     salt = cache_salt(os.environ)
@@ -217,41 +200,22 @@ def _is_dropped(name: str) -> bool:
 
 
 def _is_counted(name: str) -> bool:
-    if name in FORCED or name in FIXED or _is_dropped(name) or _TERRAFORM.fullmatch(name):
+    if name in FORCED or name in FIXED or _is_dropped(name):
         return False
     return name in _COUNTED or name.startswith(_COUNTED_PREFIXES)
 
 
-def _as_text(name: str, value: str) -> tuple[str, str]:
-    """Return name and value as text, in hexadecimal if they are not UTF-8."""
-    try:
-        (name + value).encode()
-    except UnicodeEncodeError:
-        return f"{os.fsencode(name).hex()} in bytes", os.fsencode(value).hex()
-    return name, value
+def _text(value: str) -> str:
+    """Return different text for different bytes, which may not be UTF-8; ASCII stays."""
+    return os.fsencode(value).decode("latin-1")
 
 
 def _named_contents(name: str, value: str) -> Iterator[tuple[str, str]]:
-    """Yield the digests of the files and folders that a variable names."""
+    """Yield the digests of the files that a variable names."""
     for word in value.split():
-        if "dump" in f"{name} {word}".lower():
-            continue
-        for part in re.split("[=,:;]", word):
-            label = _as_text(f"{name}: {part}", "")[0]
-            if os.path.isfile(part):
-                yield label, _file_digest(part)
-                if part == value.strip() and name.endswith("_FLAGS"):
-                    yield from _named_contents(f"{name}: {part}", _flags_in(part))
-            elif name.endswith("_FLAGS") and os.sep in part and os.path.isdir(part):
-                yield label, _folder_digest(Path(part))
-
-
-def _flags_in(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(_LONGEST_FLAGS_BYTES)
-    except OSError:
-        return ""
+        if "dump" not in f"{name} {word}".lower():
+            for part in filter(os.path.isfile, re.split("[=,:;]", word)):
+                yield _text(f"{name}: {part}"), _file_digest(part)
 
 
 def _file_digest(path: str | Path) -> str:
@@ -259,25 +223,6 @@ def _file_digest(path: str | Path) -> str:
         return FileDigests().digest(path)
     except ToolError:
         return "unreadable"
-
-
-def _folder_digest(folder: Path) -> str:
-    """Return the digest of a folder; for a CUDA toolkit, only of the files that a compiler uses.
-
-    Raises:
-        ToolError: it contains too many files.
-    """
-    if (folder / "nvvm").is_dir():
-        tools = [f"{name} {_file_digest(folder / name)}" for name in _TOOLKIT]
-        library = tree_digest([folder / "nvvm"], _file_digest, without=("bin", "include"))
-        return digest("\n".join([*tools, library]).encode())
-    if has_more_files(str(folder), _MOST_FILES):
-        raise ToolError(
-            f"A flag in the environment names {folder}, which holds too many files to check "
-            "for changes.",
-            hint="Name a file, or a smaller folder.",
-        )
-    return tree_digest([folder], _file_digest)
 
 
 def _libraries(path: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pallasc.compiler.toolchain.modules import names_in
 from pallasc.errors import ToolError
 
 _SUFFIX = ".dist-info"
@@ -68,24 +69,16 @@ def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     return metadata.packages_distributions()
 
 
-def _dist_infos(folder: str) -> tuple[str, ...]:
-    try:
-        return _listed(folder, os.stat(folder).st_mtime_ns)
-    except OSError:
-        return ()
-
-
-@lru_cache(maxsize=64)
-def _listed(folder: str, changed_ns: int) -> tuple[str, ...]:
-    """Return the names of `.dist-info` folders in lower case as of the folder's last change."""
-    return tuple(name.lower() for name in os.listdir(folder) if name.endswith(_SUFFIX))
+def _dist_infos(folder: str) -> Iterator[str]:
+    """Return the names of a folder's `.dist-info` folders in lower case."""
+    return (name.lower() for name in names_in(folder) if name.endswith(_SUFFIX))
 
 
 TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
 """JAX versions whose internals were tested; other patch releases of 0.12 are accepted too."""
 
-IN_CURRENT_FOLDER = Path("cuda_sdk_lib", "bin", "ptxas")
-"""The assembler that XLA and Mosaic GPU look for first (`kDefaultCudaDataDir` in XLA)."""
+IN_CURRENT_FOLDER = Path("cuda_sdk_lib")
+"""Where XLA and Mosaic GPU look first for tools and libraries (`kDefaultCudaDataDir` in XLA)."""
 
 _TESTED_SERIES = ("0.12",)
 LIBDEVICE = Path("nvvm", "libdevice", "libdevice.10.bc")
@@ -149,14 +142,14 @@ def _plugin() -> int | None:
 
 
 def check_folder() -> None:
-    """Check that XLA will not find an assembler in the current folder.
+    """Check that XLA will not find a CUDA toolkit in the current folder.
 
     Raises:
         ToolError: it would.
     """
     if IN_CURRENT_FOLDER.exists():
         raise ToolError(
-            f"XLA would assemble with {IN_CURRENT_FOLDER.absolute()}, because it is in the "
+            f"XLA would use the toolkit in {IN_CURRENT_FOLDER.absolute()}, because it is in the "
             "current folder.",
             hint="Start the build in another folder, or rename cuda_sdk_lib.",
         )
@@ -270,24 +263,13 @@ def _executable(path: Path) -> Path:
     return resolved
 
 
+@lru_cache(maxsize=32)
 def tool_version(tool: Path) -> str:
     """Return the version that an NVIDIA tool prints, such as "13.5.37".
-
-    A process runs each tool once, unless its file changes.
 
     Raises:
         ToolError: it cannot be run, or prints no version.
     """
-    try:
-        status = tool.stat()
-    except OSError as error:
-        raise ToolError(f"{tool} cannot be run: {error}") from error
-    return _printed_version(tool, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(maxsize=32)
-def _printed_version(tool: Path, *state: int) -> str:
-    """Return the version that a tool prints; `state` identifies its file."""
     import subprocess
 
     try:
@@ -336,7 +318,7 @@ class Item(Struct, frozen=True):
     fix: str = ""
 
 
-_MACHINES = ("x86_64", "aarch64")
+_SYSTEMS = ("Linux x86_64", "Linux aarch64")
 _LIBRARIES = {
     "llvmlite": "runs the host code of kernels to read their launch plans",
     "protobuf": "reads XLA's executables",
@@ -364,23 +346,17 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
     import platform
 
     cuda = _plugin() or 13
-    is_supported = platform.system() == "Linux" and platform.machine() in _MACHINES
-    packages = [(name, purpose, "", True) for name, purpose in _LIBRARIES.items()]
-    packages += [(name, purpose, extra, False) for name, (purpose, extra) in _OPTIONAL.items()]
+    extra, system = f"cuda{cuda}", f"{platform.system()} {platform.machine()}"
+    unknown = "" if system in _SYSTEMS else "NVIDIA's wheels are for Linux on x86_64 or aarch64"
     return [
         Item("python", platform.python_version(), "runs everything", path=sys.executable),
-        Item(
-            "platform",
-            f"{platform.system()} {platform.machine()}",
-            "what the wheels are made for",
-            problem="" if is_supported else "NVIDIA's wheels are for Linux on x86_64 or aarch64",
-        ),
+        Item("platform", system, "what the wheels are made for", problem=unknown),
         *_jax_items(cuda),
         *_tool_items(cuda, ptxas),
-        *_other_assemblers(cuda),
+        *(_package_item(name, purpose, extra) for name, purpose in _LIBRARIES.items()),
         *(
-            _package_item(name, purpose, extra or f"cuda{cuda}", needed=needed)
-            for name, purpose, extra, needed in packages
+            _package_item(name, purpose, of or extra, needed=False)
+            for name, (purpose, of) in _OPTIONAL.items()
         ),
         _driver(),
     ]
@@ -421,25 +397,16 @@ def _jax_items(cuda: int) -> Iterator[Item]:
         f"jax-cuda{cuda}-plugin": "compiles kernels",
         f"jax-cuda{cuda}-pjrt": "compiles kernels",
     }
-    items = [_package_item(name, purpose, f"cuda{cuda}") for name, purpose in purposes.items()]
-    jax = items[0].version
-    for item in items:
-        problem = jax_problem(item.name, item.version, jax)
-        if item.version and problem:
-            item = replace(item, problem=problem, fix=f"{_install(f'cuda{cuda}')} --upgrade")
+    jax = find_package("jax")
+    for name, purpose in purposes.items():
+        item, package = _package_item(name, purpose, f"cuda{cuda}"), find_package(name)
+        try:
+            if package:
+                check_versions((jax or package, package))
+        except ToolError as error:
+            fix = f"{_install(f'cuda{cuda}')} --upgrade"
+            item = replace(item, problem=error.message.rstrip("."), fix=fix)
         yield item
-
-
-def jax_problem(name: str, version: str, jax: str) -> str:
-    """Return the problem of an installed part of JAX: untested or mismatched; "" for none."""
-    if name != "jax":
-        is_equal = jax in ("", version)
-        return "" if is_equal else f"JAX is {jax}: their versions must be equal"
-    try:
-        check_versions((Package(name, version, Path()),))
-    except ToolError as error:
-        return error.message
-    return ""
 
 
 def _tool_items(cuda: int, ptxas: Path | None) -> Iterator[Item]:
@@ -469,19 +436,6 @@ def _tool(missing: Item, path: Path | None, *, runs: bool = True) -> Item:
         return replace(found, version=tool_version(path)) if runs else found
     except ToolError as error:
         return replace(found, problem=error.message)
-
-
-def _other_assemblers(cuda: int) -> Iterator[Item]:
-    """Yield other assemblers that XLA would use instead of ptxas."""
-    plugin = find_package(f"jax-cuda{cuda}-pjrt")
-    library = find_nvjitlink(cuda, plugin.root) if plugin else None
-    if library is not None:
-        purpose = "kernels are assembled by ptxas all the same"
-        yield Item("libnvJitLink", "", purpose, False, str(library), "passed over")
-    if IN_CURRENT_FOLDER.exists():
-        problem = "XLA would assemble with it: rename it, or work in another folder"
-        place = str(IN_CURRENT_FOLDER.absolute())
-        yield Item("cuda_sdk_lib", "", "nothing is meant to be here", True, place, problem)
 
 
 def _driver() -> Item:

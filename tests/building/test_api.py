@@ -41,15 +41,18 @@ ERRORS = {
     ),
     "missing array": (
         "SpecError", 2,
-        "add needs 'y', which is not given.\n"
-        "  Give it as an array, as null (None), or as a static argument.",
+        "add cannot be called: missing a required argument: 'y'.\n"
+        "  Its parameters: x, y, block_size. Give each as an array, as null (None), or as a static "
+        "argument.",
     ),
     "no function": (
         "SpecError", 2, "3 is not a function.\n  The function comes first, then its arrays.",
     ),
     "too many arrays": (
         "SpecError", 2,
-        "triple takes 1 array by position, 2 are given.\n  Its parameters: x, factor.",
+        "triple cannot be called: too many positional arguments.\n"
+        "  Its parameters: x, factor. Give each as an array, as null (None), or as a static "
+        "argument.",
     ),
     "too large": (
         "SpecError", 2,

@@ -168,7 +168,7 @@ def test_a_toolkit_in_the_current_folder_is_refused(
         kind, code, text = found[way]["error"]
         assert (kind, code) == ("ToolError", 4), text
         assert text.endswith(
-            f"XLA would assemble with {tmp_path}/cuda_sdk_lib/bin/ptxas, because it is in the "
+            f"XLA would use the toolkit in {tmp_path}/cuda_sdk_lib, because it is in the "
             "current folder.\n  Start the build in another folder, or rename cuda_sdk_lib."
         )
     assert not (tmp_path / "ran").exists()

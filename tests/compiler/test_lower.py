@@ -94,7 +94,7 @@ def test_any_callable_compiles_with_its_arrays_in_the_order_of_the_signature(
     [
         (
             "too_many_bound",
-            "the function takes 1 array by position, 2 are given.",
+            "the function cannot be called: too many positional arguments.",
             "Its parameters: x, by, name.",
         ),
         ("nearly", "scaled has no parameter 'nam'.", "Did you mean 'name'?"),

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.lowering.mosaic_kernel import TiledMap, check_tensor_map, from_mosaic
-from pallasc.compiler.lowering.serialized import message_type
-from pallasc.compiler.lowering.translate import from_xla
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.plan import TensorMap
 
@@ -73,8 +71,6 @@ def test_windows_have_their_bounds_reversed_and_strides_of_the_spatial_dimension
         ({"element_type": 11}, "unknown element type 11"),
         ({"strides": (16384, 256, 2)}, r"minor stride is \[2\] instead of 1"),
         ({"sizes": (), "strides": (), "window": ()}, r"minor stride is \[\] instead of 1"),
-        ({"strides": (256, 1)}, "with strides"),
-        ({"window": (8, 64)}, "with strides .* window"),
     ],
 )
 def test_a_descriptor_that_mosaic_would_not_make_is_refused(
@@ -131,35 +127,3 @@ def test_a_rule_of_the_driver_that_is_broken_is_named(
     check_tensor_map(base)
     with pytest.raises(CompileError, match="the driver would refuse .*" + words):
         check_tensor_map(replace(base, **change))
-
-
-def _descriptor(**change: Any) -> Any:
-    fields = {
-        "element_size": 2, "global_dims": [256, 64], "global_strides": [512],
-        "box_dims": [64, 8], "element_strides": [1, 1], "swizzle": 3, "l2_promotion": 2,
-        "float_oob_fill": 1,
-    }  # fmt: skip
-    return message_type("TmaDescriptor")(**{**fields, **change})
-
-
-def test_descriptors_of_xla_are_minor_first_already() -> None:
-    assert from_xla(_descriptor(), buffer=1, offset=16) == TensorMap(
-        buffer=1, offset=16, dtype="uint16", dims=(256, 64), strides=(512,), box=(64, 8),
-        element_strides=(1, 1), swizzle=128, l2_promotion=128, nan_fill=True,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"element_size": 3}, "elements of 3 bytes"),
-        ({"swizzle": 4}, "tensor map with swizzle 4"),
-        ({"interleave": -1}, "tensor map with interleave -1"),
-        ({"l2_promotion": 9}, "tensor map with l2_promotion 9"),
-    ],
-)
-def test_descriptors_of_xla_with_unknown_numbers_are_refused(
-    change: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(CompileError, match=words):
-        from_xla(_descriptor(**change), buffer=0, offset=0)

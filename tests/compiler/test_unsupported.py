@@ -21,7 +21,7 @@ REFUSED = {
     "cholesky": "a call into NVIDIA's library cusolver (cusolver_potrf_ffi)",
     "solve": "a triangular solve by cuBLAS",
     "convolution": "a cuDNN convolution",
-    "c64_matmul": "a matrix product by cuBLASLt",
+    "c64_matmul": "a matrix product by cuBLAS",
     "random_bits": "a random seed drawn at run time",
 }
 
@@ -70,7 +70,7 @@ def test_custom_calls_are_named(target: str, words: str) -> None:
 
 def test_every_kind_of_thunk_has_words() -> None:
     assert all(describe_thunk(kind) for kind, _, _, _ in fields()["Thunk"])
-    assert describe_thunk("all_reduce_thunk") == "a collective over devices (all reduce)"
+    assert describe_thunk("all_reduce_thunk") == "XLA's operation all_reduce"
     assert describe_thunk("while_thunk") == "control flow (lax.while_loop, fori_loop or scan)"
 
 

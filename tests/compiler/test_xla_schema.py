@@ -102,12 +102,9 @@ def names(installed: dict[str, Any]) -> dict[str, str]:
 ALSO = {"ThunkSequence"}
 """A schema message that stands for two messages of XLA, which are laid out alike."""
 
-RENAMED = {("DynamicSlice", "offset_modules"): "offset_as_function_of_indvar_modules_metadata"}
-
 ONLY_BEFORE_0_11 = {
     # Replaced by the slice fusion, thunk 60.
-    "DynamicSlice", "OptionalSlice", "OptionalShape", "OptionalType", "OptionalOffsets",
-    "SliceOffsets", "SliceOffset", ("Thunk", "dynamic_slice_thunk"),
+    ("Thunk", "dynamic_slice_thunk"),
     # Mosaic's kernels were loaded by a function of their host object.
     ("MosaicGpuKernelProto", "init_func_name"),
 }  # fmt: skip
@@ -155,7 +152,7 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
         assert (field is None) == _missing(name, field_name), field_name
         if field is None:
             continue
-        assert field.name == RENAMED.get((name, field_name), field_name)
+        assert field.name == field_name
         assert (field.label == 3) == repeated, field_name
         if kind in names:
             found = field.type_name.removeprefix(".")
@@ -168,7 +165,7 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
 @pytest.mark.parametrize(
     "name",
     [
-        "Thunk", "CustomKernelThunk", "CustomCall", "Kernel", "Memzero", "Memset32", "Copy",
+        "Thunk", "CustomKernelThunk", "CustomCall", "Memzero", "Memset32", "Copy",
         "AsyncStart", "Slice", "ShapedSlice", "DynamicSliceFusion", "KernelLoaderSpec", "Constant",
     ],
 )  # fmt: skip

@@ -18,7 +18,6 @@ import pytest
 
 from pallasc.compiler.inputs import lookup as request
 from pallasc.compiler.lowering import compile as compile_module
-from pallasc.compiler.toolchain import identity
 from pallasc.specs import canonical
 
 Change = Callable[[Any], object]
@@ -151,13 +150,6 @@ def flip_own(module: str) -> Change:
     return lambda world: world.flip_own(module)
 
 
-def startup_line(world: Any) -> None:
-    folder = world.root / "python-site"
-    folder.mkdir()
-    (folder / "patching.pth").write_text("import bystander; bystander.install()\n")
-    world.patch.setattr(identity.site, "getsitepackages", lambda: [str(folder)])
-
-
 add("both", {
     "features of the architecture": lambda w: w.set_row((9, 0), {"features": frozenset({"tma"})}),
     "driver of the architecture": lambda w: w.set_row((9, 0), {"driver": (12, 8)}),
@@ -180,7 +172,6 @@ add("both", {
     "ABI of Python": lambda w: w.patch.setattr(sys, "abiflags", "d"),
     "sitecustomize": lambda w: w.add("site/sitecustomize.py", "import atexit\n"),
     "usercustomize": lambda w: w.add("site/usercustomize/__init__.py", "ONE = 1\n"),
-    "a .pth file that runs code": startup_line,
     **{
         f"pallasc's {module}": flip_own(module)
         for module in (

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.toolchain import identity
-
 Change = Callable[[Any], object]
 
 
@@ -99,15 +97,6 @@ def with_variables(**variables: str) -> Change:
     return change
 
 
-def pth_files(world: Any) -> None:
-    folder = world.root / "python-site"
-    folder.mkdir()
-    (folder / "paths.pth").write_text("/some/folder\n# import nothing\n")
-    (folder / "__editable__.mine-1.0.pth").write_text("import __editable___mine_1_0_finder; x()\n")
-    folders = [*identity.site.getsitepackages(), str(folder)]
-    world.patch.setattr(identity.site, "getsitepackages", lambda: folders)
-
-
 def add(name: str, text: str = "") -> Change:
     return lambda world: world.add(name, text)
 
@@ -148,7 +137,6 @@ KEEPS: dict[str, Change] = {
     "tests of numpy": add("site/numpy/tests/test_core.py", "ONE = 1\n"),
     "headers of jaxlib": add("tools/jaxlib/include/header.h", "int one;\n"),
     "stubs of jax": add("tools/jax/__init__.pyi", "ONE: int\n"),
-    ".pth files that only name folders": pth_files,
     # What pallasc knows of GPUs.
     "a row for another architecture": lambda w: w.set_row(
         (13, 0), {"name": "sm_130a", "driver": (13, 0), "reserved_smem_bytes": 4096}),
@@ -170,7 +158,7 @@ KEEPS: dict[str, Change] = {
         f"pallasc's {module}": flip_own(module)
         for module in (
             "compiler/workers/pool.py", "compiler/inputs/lookup.py", "specs/loading/matrix.py",
-            "specs/library/elementwise.py", "cli/build.py", "errors.py", "specs/gpus.py",
+            "specs/library/elementwise.py", "cli/build.py", "errors.py",
         )
     },
 }  # fmt: skip

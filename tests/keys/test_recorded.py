@@ -275,7 +275,7 @@ def test_that_a_file_is_there_is_recorded(gallery: Gallery, place: Any, name: st
     assert place.ask(found).changed == ()
     (place.project / "notes.txt").unlink()
     (said,) = place.ask(found).changed
-    assert said == "notes.txt was tested for and has been created, removed or replaced"
+    assert said == "notes.txt is gone"
 
 
 @pytest.mark.parametrize("name", IS_MISSING)

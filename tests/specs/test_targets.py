@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from pallasc.compiler.toolchain.identity import COMPILING, reached
 from pallasc.errors import Location, SpecError
 from pallasc.specs import gpus
 from pallasc.specs.gpus import (
@@ -42,15 +39,6 @@ def test_keys_hold_every_column_of_an_architecture_that_is_not_named_as_left_out
         changed = row._replace(**{column: value})  # type: ignore[arg-type]
         monkeypatch.setattr(gpus, "ARCHITECTURES", {**ARCHITECTURES, (9, 0): changed})
         assert (target.facts() != before) is (column not in IN_NO_KEY)
-
-
-def test_nothing_that_compiles_reads_a_column_that_is_in_no_key() -> None:
-    top = Path(gpus.__file__).resolve().parents[1]
-    left_out = IN_NO_KEY - {"name"}  # what else has a name, and keys hold its two parts
-    for file, module in reached(COMPILING, top).items():
-        nodes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
-        read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-        assert read & left_out == set(), module
 
 
 def test_an_architecture_alone_means_its_default_model() -> None:
