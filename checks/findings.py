@@ -166,7 +166,7 @@ def to_json(result: LevelResult) -> dict[str, object]:
     """Return a result as plain data."""
     from pallasc.compiler.workers.messages import plain
 
-    return {name: plain(getattr(result, name)) for name in LevelResult.__slots__}
+    return dict(plain(result))
 
 
 def result_from_json(data: Mapping[str, object]) -> LevelResult:
@@ -179,10 +179,7 @@ def result_from_json(data: Mapping[str, object]) -> LevelResult:
         return plain_result
     from pallasc.compiler.workers.messages import read_object
 
-    try:
-        result: LevelResult = read_object(LevelResult, data)
-    except (AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"not the result of a level: {error}") from error
+    result: LevelResult = read_object(LevelResult, data)
     return result
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from click.core import ParameterSource
@@ -66,7 +66,7 @@ class BuildCommand(Command):
 )
 @click.option("--dry-run", is_flag=True, help="List what would be compiled, without compiling it.")
 @click.option("--watch", is_flag=True, help="Recompile after each file change, until Ctrl-C.")
-@options.count_option("--reproduce", "Compile N variants twice more and compare.")
+@options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
 @options.file_option("--baseline", 'Lock or bundle for budgets such as registers: "+8".')
 @click.option("--explain", is_flag=True, help="Explain each cache miss, field by field.")
@@ -130,8 +130,8 @@ def command(
                    cubin_bytes), pallas_kernels (number of Mosaic kernels), xla_kernels (names of
                    the kernels that XLA added), warnings (stage, kind, source, text, count),
                    error (message, hint, file, line, column, exit_code), output (last lines)
-      reproduced   with --reproduce, a list: variant, outcome, digests (stored, first, second),
-                   differences, and more
+      reproduced   with --reproduce, a list: variant, outcome, built and again (digests of the
+                   artifacts), differences, error
       shard        with --shard: number, of, variants and others (number of variants in this shard
                    and in all others), expected_s (compile time by the costs in the lock file, or
                    null), costs_from (the lock file, or null)
@@ -164,7 +164,7 @@ def command(
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
         store = opening()
-        reproduction = None
+        reproductions = None
         with store_progress(store, quiet=quiet) as progress:
             reading = Reading(progress, keep_going=how.keep_going)
             reader = reading.reader(store, how, frozen=frozen)
@@ -175,20 +175,16 @@ def command(
             report = build(variants, store=store, options=how, on_event=progress)
             report = replace(report, errors=tuple(reading.errors))
             if reproduce and not report.exit_code:
-                from pallasc.compiler.builds.reproduce import reproduce as compile_twice
-                from pallasc.compiler.builds.reproduce import with_reproduction
+                from pallasc.compiler.builds.reproduce import reproduce as compile_again
 
-                progress.mention(
-                    f"compiling {min(reproduce, len(variants))} twice more, to compare"
+                progress.mention(f"compiling {min(reproduce, len(variants))} again, to compare")
+                report, reproductions = compile_again(
+                    report, reproduce, store=store, options=how, on_event=progress
                 )
-                stored = {r.variant.id: r.artifact for r in report.results if r.artifact}
-                tools: dict[str, Any] = {"store": store, "options": how, "on_event": progress}
-                reproduction = compile_twice(variants, reproduce, stored=stored, **tools)
-                report = with_reproduction(report, reproduction)
-        if reproduction is not None:
-            _print_reproduction(reproduction, report, quiet=quiet)
+        if reproductions is not None:
+            _print_reproductions(reproductions, report, quiet=quiet)
         print_end(report, store, progress.screen, quiet=quiet)
-        outputs.write_build(report, reproduction, share)
+        outputs.write_build(report, reproductions, share)
     return report.exit_code
 
 
@@ -208,8 +204,10 @@ def _watch(
         return watch_builds(watch, opening, quiet=quiet)
 
 
-def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:
-    for result in reproduction.results:
+def _print_reproductions(
+    reproductions: Sequence[Reproduction], report: Report, *, quiet: bool
+) -> None:
+    for result in reproductions:
         if quiet and result.outcome == "same":
             continue
         echo(f"{result.outcome:<9}  {one_line(result.variant)}", err=True)

@@ -126,12 +126,12 @@ def _check(
         NotCachedError: the lock file does not exist.
     """
     from pallasc.cli.arguments.variants import read_existing_lock
+    from pallasc.cli.output.build_text import print_notes
     from pallasc.compiler.builds.relock import check_lock
 
     lock = read_existing_lock(path)
     checked = check_lock(variants, path, lock, whole=whole, store=store, ptxas=how.ptxas)
-    for note in checked.notes:
-        echo(f"warning: {note}", err=True)
+    print_notes(checked.report, store)
     differs = checked.changes or checked.tables
     return _NOT_AS_LOCKED if differs else 0, _Found(checked.changes, checked.tables)
 

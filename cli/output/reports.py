@@ -6,13 +6,14 @@ A new column of a build is a key of `_variant_row`, described in the help of `pa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import click
+from msgspec import to_builtins
 
 from pallasc.cli.output.text import (
     STATUS_COLOURS,
@@ -80,7 +81,7 @@ class Outputs(NamedTuple):
     def write_build(
         self,
         report: Report,
-        reproduction: Reproduction | None = None,
+        reproductions: Sequence[Reproduction] | None = None,
         share: Share | None = None,
         error: PallascError | None = None,
     ) -> None:
@@ -88,7 +89,7 @@ class Outputs(NamedTuple):
 
         Args:
             report: report of the build.
-            reproduction: result of compiling twice, None if that was not requested.
+            reproductions: results of compiling again, None if that was not requested.
             share: the shard's share of all variants, None for a build without shards.
             error: error that ended the whole build, if any.
 
@@ -100,7 +101,7 @@ class Outputs(NamedTuple):
         from pallasc.cli.output.outcome import build_run
 
         run = build_run(report, error, share)
-        self._write(run, report_json(run, report, reproduction) if self.as_json else None)
+        self._write(run, report_json(run, report, reproductions) if self.as_json else None)
 
     def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
         """Write the report of a check.
@@ -209,14 +210,14 @@ def write_report(data: bytes, path: Path, option: str) -> None:
 
 
 def report_json(
-    run: Run, report: Report, reproduction: Reproduction | None = None
+    run: Run, report: Report, reproductions: Sequence[Reproduction] | None = None
 ) -> dict[str, object]:
     """Return the `--json` object of a build, without the schema version.
 
     Args:
         run: record of the build.
         report: its report.
-        reproduction: result of compiling twice, None if that was not requested.
+        reproductions: results of compiling again, None if that was not requested.
     """
     totals = run.totals(STATUS_COLOURS)
     finished = len(run.outcomes) - totals["skipped"]
@@ -235,8 +236,8 @@ def report_json(
         ],
         "remote": report.remote.to_json() if report.remote else None,
     }
-    if reproduction is not None:
-        data["reproduced"] = [result.to_json() for result in reproduction.results]
+    if reproductions is not None:
+        data["reproduced"] = to_builtins(list(reproductions))
     return data
 
 

@@ -586,7 +586,10 @@ class _Build(Struct, eq=False):
         from pallasc.compiler.workers.messages import Compiled, Failed
 
         variant = self.variants[miss.indices[0]]
-        result = VariantResult(variant, "failed", reason=miss.reason, explanation=miss.explanation)
+        result = VariantResult(
+            variant, "failed", reason=miss.reason, explanation=miss.explanation,
+            request=miss.request,
+        )  # fmt: skip
         if isinstance(reply, Failed):
             return replace(
                 result, error=self._error(variant, reply), output=reply.output, died=reply.died,
@@ -707,7 +710,7 @@ def _task(label: int, variant: Variant, request: Request, lookup: Lookup) -> Tas
 
     def message() -> Compile:
         return Compile(
-            variant=variant,
+            variant=replace(variant, tuning=None, locations={}),
             request=request.key,
             fields=request_fields(variant, lookup.context),
             data=data_digests(variant, lookup.context.digests),

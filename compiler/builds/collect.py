@@ -29,9 +29,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -55,7 +55,7 @@ from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, project_env
-from pallasc.specs.spec import Spec, Variant, spec_from_json, spec_to_json
+from pallasc.specs.spec import Spec, Variant, spec_from_json
 from pallasc.specs.spelling import one_line
 from pallasc.specs.variables import why_not_declared
 
@@ -199,9 +199,11 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         try:
             literal = _literal_env(path)
             collected = self._ask_worker(path, {*of_project, *literal})
-            declared = {name for spec in collected.specs for name in spec.env}
+            specs = _parsed(collected.specs)
+            declared = {name for spec in specs for name in spec.env}
             if declared & collected.missed.keys() & {*os.environ}:
                 collected = self._ask_worker(path, {*of_project, *declared})
+                specs = _parsed(collected.specs)
         except _ProcessError as error:
             if self.broken is None:
                 raise
@@ -210,7 +212,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         self._remember(key, collected, digests, declared)
         self._missed.append((Path(path).name, collected.missed))
         self._tell(path, collected.diagnostics)
-        return list(collected.specs)
+        return specs
 
     def _known_keys(
         self, path: str, key: str, digests: FileDigests, of_project: Iterable[str]
@@ -235,7 +237,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
 
         manifest = replace(
             make_manifest("", collected.sources, digests),
-            specs=json.dumps([spec_to_json(spec) for spec in collected.specs]),
+            specs=json.dumps(collected.specs),
             env=declared_fields(sorted(declared)),
             diagnostics=[each.to_json() for each in collected.diagnostics],
         )
@@ -375,10 +377,21 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
 
 def _remembered(manifest: Manifest) -> list[Spec] | None:
     """Return the specs in a manifest, None if malformed: the store may be untrusted."""
+    with suppress(SpecError, TypeError, ValueError, RecursionError):
+        return _parsed(json.loads(manifest.specs))
+    return None
+
+
+def _parsed(specs: Iterable[Mapping[str, Any]]) -> list[Spec]:
+    """Return the specs that `spec_to_json` converted, in a process that ran the user's code.
+
+    Raises:
+        SpecError: they are malformed.
+    """
     try:
-        return [spec_from_json(dict(item)) for item in json.loads(manifest.specs)]
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, PallascError):
-        return None
+        return [spec_from_json(dict(spec)) for spec in specs]
+    except (AttributeError, LookupError, TypeError, ValueError, PallascError) as error:
+        raise SpecError(f"the declarations of this file are damaged: {error}.") from error
 
 
 def _process_error(path: str, failed: Failed) -> _ProcessError:

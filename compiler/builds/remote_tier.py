@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.inputs.lookup import Lookup, Request
 from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_portable
 from pallasc.compiler.toolchain.identity import python_name
@@ -166,23 +167,23 @@ def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
     Raises:
         ToolError: the toolchain is incomplete, or none is installed and the store remembers none.
     """
-    keys: dict[str, None] = {}
+    from pallasc.compiler.builds.build import build
+
+    keys: list[str] = []
     bound: dict[str, str] = {}
-    absent = 0
-    with installed_or_remembered(store) as setup:
-        context = setup.context(store)
-        lookup = Lookup(context, store)
-        for variant in variants:
-            request = lookup.requests.of(variant)
-            found = lookup.find(request)
-            if found.artifact is None:
-                absent += 1
-            elif why := why_not_portable(found.manifest):
-                bound[variant.id] = why
-            else:
-                keys[found.manifest_key] = None
-        context.digests.save()
-        return Sendable(namespace(setup), tuple(keys), absent, bound)
+    report = build(variants, store=store, options=Options(compile=False))
+    for result in report.results:
+        if result.error is not None:
+            raise result.error
+        manifest = store.find_manifest(result.manifest_key) if result.manifest_key else None
+        if manifest is None:
+            continue
+        if why := why_not_portable(manifest):
+            bound[result.variant.id] = why
+        else:
+            keys.append(result.manifest_key)
+    absent = len(variants) - len(keys) - len(bound)
+    return Sendable(namespace_here(store), tuple(dict.fromkeys(keys)), absent, bound)
 
 
 def namespace_here(store: Store) -> str:

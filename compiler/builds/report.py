@@ -54,7 +54,7 @@ class VariantResult(Struct, frozen=True):
         manifest_key: key of the manifest that lists its inputs, "" if unknown.
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
         missed: variables and files that its code requested but could not see (`hidden_notes`).
-        request: its look-up keys, None if it has none or is not a hit.
+        request: its look-up keys, None if it has none.
         remote: whether a hit came from the remote store, in this build.
     """
 

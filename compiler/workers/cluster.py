@@ -218,7 +218,7 @@ class ClusterPool(ExitStack):
             chosen = allowed[self._count % len(allowed)]
             sent.allowed = [chosen] if "" in sent.failures else allowed
         sent.future = self._client.submit(
-            compile_variant, self._name, sent.task.group, sent.request.to_json(),
+            compile_variant, self._name, sent.task.group, sent.request,
             key=f"{self._name}-{self._count}", workers=sent.allowed, pure=False,
         )  # fmt: skip
         self._sent[sent.future.key] = sent
@@ -326,10 +326,7 @@ def read_reply(request: messages.Request, data: object) -> Reply:
         raise ValueError("not bytes, or too many")
     if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise ValueError("too many values")
-    try:
-        return request.read_reply(messages.decode(data))
-    except RecursionError as error:
-        raise ValueError("values too deep in each other") from error
+    return request.read_reply(data)
 
 
 def publish(lookup: Lookup, asked: Compile, reply: Compiled) -> Compiled:

@@ -161,10 +161,10 @@ def _add_package(
 
 def reply_bytes(reply: Reply, root: str = "") -> bytes:
     """Return a reply as bytes to send, without the folder `root` in its paths."""
-    return messages.encode(reply.to_json()).replace(json.dumps(root)[1:-1].encode(), b"")
+    return reply.line().replace(json.dumps(root)[1:-1].encode(), b"")
 
 
-def compile_variant(build: str, group: Group, request: Mapping[str, object]) -> bytes:
+def compile_variant(build: str, group: Group, request: Compile) -> bytes:
     """Compile a variant on a dask worker, as a dask task; return the bytes of the reply."""
     worker = get_worker()
     key = worker.get_current_task()
@@ -222,9 +222,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         self._idle_s = 0
         await asyncio.to_thread(self._close)
 
-    def compile(
-        self, group: Group, request: Mapping[str, object], is_wanted: Callable[[], bool]
-    ) -> bytes:
+    def compile(self, group: Group, asked: Compile, is_wanted: Callable[[], bool]) -> bytes:
         """Return the bytes of the reply for a variant."""
         with self._lock:
             self._users += 1
@@ -233,7 +231,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             self._open()
             if self._refused:
                 return _refusal(self._refused)
-            asked, (arch, folders, declared) = Compile.from_json(request), group
+            arch, folders, declared = group
             base_dir = self._below(asked.variant.base_dir)
             here = os.pathsep.join(map(self._below, folders.split(os.pathsep)))
             asked = replace(asked, variant=replace(asked.variant, base_dir=base_dir))

@@ -187,7 +187,7 @@ class Pool:
             done = list(self._hear())
             # The caller may take long to process a reply, so free workers get tasks first. A
             # failure may make the caller stop, so it is reported before new tasks start.
-            went_well = all(reply is not None and reply.ok for _, _, reply in done)
+            went_well = not any(isinstance(reply, Failed) for _, _, reply in done)
             begun = list(self._begin()) if went_well else []
             yield from done
             yield from begun

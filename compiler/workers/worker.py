@@ -49,12 +49,12 @@ from pallasc.compiler.workers.diagnostics import (
     stored_for_action,
 )
 from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, Reply
-from pallasc.errors import CompileError, PallascError, SpecError, message_of, summary_of
+from pallasc.errors import PallascError, SpecError, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry, module_name
 from pallasc.specs.objects import collector_past
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import Variant, spec_to_json
 
 
 def main(requests: int, replies: int) -> int:
@@ -63,7 +63,7 @@ def main(requests: int, replies: int) -> int:
     recorders.record_imports()
     sessions: list[Session] = []
 
-    def introduce(request: messages.Introduction) -> Mapping[str, object]:
+    def introduce(request: messages.Introduction) -> bytes:
         sessions.append(Session(request))
         return READY
 
@@ -76,8 +76,6 @@ def main(requests: int, replies: int) -> int:
         Compile: lambda request: sessions[0].compile(request),
         messages.FindLines: lambda request: sessions[0].find_lines(request),
         messages.FindPtx: lambda request: sessions[0].find_ptx(request),
-        messages.CompileModule: _compile_module,
-        messages.FindIsaVersion: _find_isa_version,
     }
     return messages.serve(requests, replies, answers, lambda: any(s.is_tainted() for s in sessions))
 
@@ -106,7 +104,7 @@ def _collect(request: messages.Collect) -> Reply:
     listener = Listener()
     with listener.listening(folder, outputs=(1, 2)):
         try:
-            specs = tuple(collect_python(file, shown=request.path))
+            specs = collect_python(file, shown=request.path)
         except PallascError as error:
             return Failed.because_of(error, listener.diagnostics(), missed_of([name], folder, ()))
         diagnostics = listener.diagnostics()
@@ -121,51 +119,12 @@ def _collect(request: messages.Collect) -> Reply:
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
-    return messages.Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
-
-
-# ---- modules that the user's process lowered
-
-
-def _compile_module(request: messages.CompileModule) -> messages.ModuleCompiled:
-    """Compile a module.
-
-    Raises:
-        CompileError: XLA cannot compile it; `kind` is the class of XLA's error.
-    """
-    _prepare_xla(request.toolkit)
-    from jax._src import lib
-    from jax._src.interpreters import mlir
-    from jaxlib.mlir import ir
-
-    from pallasc.compiler.lowering.jax_versions import devices_for
-
-    library: Any = lib
-    xla_client = library.xla_client
-    devices = devices_for(request.target, request.count)
-    try:
-        with mlir.make_ir_context():
-            executable = devices[0].client.compile(
-                ir.Module.parse(request.module),
-                executable_devices=xla_client.DeviceList(devices),
-                compile_options=xla_client.CompileOptions.ParseFromString(request.options),
-            )
-    except Exception as error:
-        raise CompileError(message_of(error), kind=type(error).__name__) from error
-    return messages.ModuleCompiled(executable=executable.serialize())
-
-
-def _find_isa_version(request: messages.FindIsaVersion) -> messages.IsaVersion:
-    _prepare_xla(request.toolkit)
-    from jax._src.lib import mosaic_gpu
-
-    library: Any = mosaic_gpu
-    return messages.IsaVersion(version=library._mosaic_gpu_ext._get_ptxas_isa_version())
-
-
-def _prepare_xla(toolkit: Path) -> None:
-    offer_library(toolkit, Path(tempfile.gettempdir()))
-    _import_compiler()
+    return messages.Collected(
+        specs=tuple(map(spec_to_json, specs)),
+        uncached=uncached,
+        sources=read,
+        diagnostics=diagnostics,
+    )
 
 
 _SIZE = 128

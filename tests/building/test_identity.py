@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import socket
 import subprocess
@@ -222,4 +223,4 @@ def test_workers_are_told_all_that_they_need(warm_store: Store) -> None:
         told = Introduction.of(setup, context, warm_store)
     assert told.identity == context.for_actions()
     assert (told.ptxas.is_file(), told.store) == (True, warm_store.root)
-    assert Introduction.from_json(json.loads(json.dumps(told.to_json()))) == told
+    assert pickle.loads(pickle.dumps(told)) == told

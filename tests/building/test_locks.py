@@ -16,7 +16,7 @@ from pallasc.cache.inventory import Scan
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.locked import Locked, LockedLookup, load_locked
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock
+from pallasc.compiler.builds.relock import LockReport, check_lock, update_lock
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain import identity
@@ -52,7 +52,7 @@ def write_spec(project: Any, *values: int, factor: object = 2.0, **more: Any) ->
     )
 
 
-def update(project: Any, lock: Lock | None, *, whole: bool = True) -> LockUpdate:
+def update(project: Any, lock: Lock | None, *, whole: bool = True) -> LockReport:
     return update_lock(
         project.variants(),
         lock,
@@ -296,7 +296,7 @@ def test_a_store_without_manifests_gives_what_the_lock_names_and_says_so(
     ]
     found = check_lock(project.variants(), FILE, lock, whole=True, store=project.store)
     assert found.changes == ()
-    assert "does not know the sources of 2 of the variants" in found.notes[0]
+    assert "does not know the sources of 2 of the variants" in found.report.notes[0]
 
 
 @pytest.mark.parametrize("area", [format.ARTIFACTS, format.BLOBS])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.builds.report import Event
-from pallasc.compiler.workers import messages, worker_process
+from pallasc.compiler.workers import worker_process
 from pallasc.compiler.workers.messages import Collect, Failed, Listen, Reply, Task
 from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import Location
@@ -243,7 +243,7 @@ def test_a_worker_that_closes_its_pipe_is_not_waited_for(monkeypatch: pytest.Mon
 
 
 def test_an_answer_without_an_end_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "_LONGEST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(worker_process, "_LONGEST_LINE_BYTES", 1 << 20)
     with fakes() as pool:
         endless = "import os\nwhile True: os.write(answers, b'x' * 65536)"
         assert run(pool, endless, "value = 1") == [LOST, 1]
