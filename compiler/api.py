@@ -7,10 +7,12 @@ import dataclasses
 import os
 import re
 import sys
+import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -37,6 +39,7 @@ from pallasc.specs.spelling import an, show
 if TYPE_CHECKING:
     from pallasc.compiler.lowering.compile import Tools
     from pallasc.compiler.lowering.lower import Job
+    from pallasc.compiler.workers.messages import R, Request
 
 
 T = TypeVar("T")
@@ -62,8 +65,7 @@ def compile(
         mesh: axes and sizes of the device mesh, `{"x": 4}`; `arrays` are one device's arrays.
         isolated: compile in a worker process; the function must be importable. By default this
             process compiles, for one architecture only. Required if JAX has already initialized
-            devices in this process, which any computation does. Implied if XLA would use another
-            assembler or device library in this process, as after `import torch`.
+            devices in this process, which any computation does.
         ptxas: an assembler to use instead of the installed wheel's.
         store: the store to read from and add to. With `isolated`, the default is the user's store,
             and a function with unchanged sources is not traced. Otherwise the function is always
@@ -89,15 +91,9 @@ def compile(
     chosen = resolve_target(target) if isinstance(target, str) else target
     args = [array_tree(item, f"array {index}") for index, item in enumerate(arrays)]
     call = _Call(function, args, static, chosen, checked_mesh(mesh))
-    setup = _setup(Path(ptxas) if ptxas else None)
-    if not isolated and _has_own_tools(setup):
-        from pallasc.compiler.lowering.resources import OtherAssemblerError
-
-        try:
-            return _compile_here(call, setup, store)
-        except OtherAssemblerError:  # XLA chooses its assembler once per process
-            _others.add(setup.toolchain.ptxas)
-    return _compile_isolated(call, setup, store)
+    assembler = Path(ptxas) if ptxas else None
+    compiled = _compile_isolated if isolated else _compile_here
+    return compiled(call, assembler, store)
 
 
 class _Call(NamedTuple):
@@ -119,27 +115,11 @@ def _setup(ptxas: Path | None) -> Setup:
     return setup
 
 
-_others: set[Path] = set()
-"""Assemblers that XLA does not use in this process."""
-
-
-def _has_own_tools(setup: Setup) -> bool:
-    """Return True if, as far as known, XLA uses the setup's tools in this process.
-
-    This process may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled
-    before; and the system's device library cannot be hidden in it (`toolkit`).
-    """
-    from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, other_library
-
-    is_other = setup.toolchain.ptxas in _others
-    return not (is_other or hide_nvjitlink() or other_library(setup.toolkit))
-
-
-def _compile_here(call: _Call, setup: Setup, store: Store | None) -> Artifact:
-    from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job, xla_ptx
+def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artifact:
+    from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job
     from pallasc.compiler.lowering.lower import Job
-    from pallasc.compiler.lowering.resources import first_on_path
 
+    setup = _setup(ptxas)
     # `JAX_PLATFORMS` stays unset, since the process may use its own devices.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     os.environ[name] = setup.environment[name]
@@ -148,23 +128,131 @@ def _compile_here(call: _Call, setup: Setup, store: Store | None) -> Artifact:
     digests.save()
     trees = [with_calls_resolved(item, str(Path.cwd())) for item in call.args]
     job = Job(*call._replace(args=trees))
-    tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
-    with first_on_path(setup.toolkit / "bin"):
+
+    def compiled(tools: Tools) -> Artifact:
         if store is not None:
-            artifact = _compile_with_store(job, setup, store, tools)
-        else:
-            result, blobs = compile_job(job, lower_job(job), tools)
-            artifact = Artifact(result, blobs.__getitem__)
+            return _compile_with_store(job, setup, store, tools)
+        result, blobs = compile_job(job, lower_job(job, tools.process), tools)
+        return Artifact(result, blobs.__getitem__)
+
+    tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
+    artifact = _with_xla(compiled, tools, setup, call.target)
 
     @cache
     def find() -> Mapping[str, str]:
+        from pallasc.compiler.lowering.compile import xla_ptx
         from pallasc.compiler.workers.pool import without_ptx
 
-        with first_on_path(setup.toolkit / "bin"):
-            return xla_ptx(job, tools, without_ptx(artifact))
+        lacking = without_ptx(artifact)
+        return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, setup, call.target)
 
     artifact.find_ptx = find
     return artifact
+
+
+def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: Target) -> T:
+    """Run `action` with tools that use the setup's assembler, and return its result.
+
+    If XLA would find a different assembler in this process, another process compiles.
+    """
+    from pallasc.compiler.lowering.resources import OtherAssemblerError, first_on_path
+    from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, other_library
+
+    ptxas = setup.toolchain.ptxas
+    if ptxas not in _other_assemblers and not (hide_nvjitlink() or other_library(setup.toolkit)):
+        try:
+            with first_on_path(setup.toolkit / "bin"):
+                return action(tools)
+        except OtherAssemblerError:
+            _other_assemblers.add(ptxas)
+    return action(replace(tools, process=_process(setup, target)))
+
+
+_other_assemblers: set[Path] = set()
+"""Assemblers that XLA does not use in this process; it chooses its assembler once per process."""
+
+_processes: dict[tuple[Path, str], _XlaWorker] = {}
+
+
+def _process(setup: Setup, target: Target) -> _XlaWorker:
+    """Return the worker in which XLA compiles for a target that needs one."""
+    key = (setup.toolchain.ptxas, target.arch)
+    if key not in _processes:
+        worker = _processes.setdefault(key, _XlaWorker(setup))
+        atexit.register(worker.pool.__exit__, None, None, None)
+    return _processes[key]
+
+
+class _XlaWorker:
+    """A worker in which XLA compiles if it would use a different assembler in this process.
+
+    This process may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled
+    before; and the system's device library cannot be hidden in it (`toolkit`). Tracing and lowering
+    stay in this process, so that closures compile; the module and XLA's options go to the worker.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        from pallasc.compiler.workers.pool import Pool
+
+        self.pool = Pool(1, setup.environment, tick_s=None, lasting=True)
+        self._toolkit, self._lock = setup.toolkit, threading.Lock()
+
+    def compile(self, call: Any, target: Target, count: int) -> bytes:
+        """Compile a prepared call for `count` devices; return the serialized executable.
+
+        Raises:
+            XlaRuntimeError: what XLA raised.
+            CompileError: the process died.
+        """
+        from jax._src.interpreters import mlir
+
+        from pallasc.compiler.workers.messages import CompileModule, ModuleCompiled
+
+        request = CompileModule(
+            toolkit=self._toolkit,
+            target=target,
+            count=count,
+            module=mlir.module_to_bytecode(call.module),
+            options=call.options.SerializeAsString(),
+        )
+        return self._ask(request, ModuleCompiled).executable
+
+    @contextmanager
+    def isa_version(self) -> Iterator[None]:
+        """Make Mosaic ask the worker for the newest PTX version that its assembler reads."""
+        from jax._src.lib import mosaic_gpu
+
+        from pallasc.compiler.lowering.jax_versions import patched
+        from pallasc.compiler.workers.messages import FindIsaVersion, IsaVersion
+
+        def ask() -> int:
+            return self._ask(FindIsaVersion(toolkit=self._toolkit), IsaVersion).version
+
+        library: Any = mosaic_gpu
+        with patched(library._mosaic_gpu_ext, {"_get_ptxas_isa_version": ask}):
+            yield
+
+    def _ask(self, request: Request, kind: type[R]) -> R:
+        from pallasc.compiler.workers.messages import Failed, Task
+
+        task = Task(0, ("", "", ()), request)
+        with self._lock:
+            (reply,) = [reply for *_, reply in self.pool.run([task]) if reply is not None]
+        if isinstance(reply, Failed) and not reply.died:
+            text, name = reply.error.message, reply.error.kind
+            failed = XlaRuntimeError(text if "RuntimeError" in name else f"{name}: {text}")
+            failed.output = reply.output
+            raise failed
+        return reply.require(kind)
+
+
+class XlaRuntimeError(Exception):
+    """An XLA error in a worker; `output` is the output during the request.
+
+    It has the name of JAX's own class, since messages show the name.
+    """
+
+    output = ""
 
 
 @cache
@@ -176,7 +264,7 @@ def _digests() -> FileDigests:
         return FileDigests(None)
 
 
-def _compile_isolated(call: _Call, setup: Setup, store: Store | None) -> Artifact:
+def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> Artifact:
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import Options
 
@@ -185,7 +273,7 @@ def _compile_isolated(call: _Call, setup: Setup, store: Store | None) -> Artifac
     spec = spec_of(function, args=args, static=static, target=target.name, mesh=dict(mesh))
     variant = structs.replace(expand([spec])[0], target=target)
     used = store or Store()
-    report = build([variant], store=used, options=Options(jobs=1, ptxas=setup.toolchain.ptxas))
+    report = build([variant], store=used, options=Options(jobs=1, ptxas=ptxas))
     if report.interrupted:
         raise KeyboardInterrupt
     result = report.results[0]
@@ -201,7 +289,7 @@ def _compile_isolated(call: _Call, setup: Setup, store: Store | None) -> Artifac
     def find() -> Mapping[str, str]:
         from pallasc.compiler.workers.pool import find_ptx
 
-        (found,) = find_ptx([(variant, artifact)], setup, used)
+        (found,) = find_ptx([(variant, artifact)], _setup(ptxas), used)
         if isinstance(found, PallascError):
             raise found
         return found
@@ -235,7 +323,7 @@ def _compile_with_store(job: Job, setup: Setup, store: Store, tools: Tools) -> A
         _contexts[place].digests.save()
     context = _contexts[place]
     tools = replace(tools, identity=context.for_actions(), variables=context.variables)
-    lowered = lower_job(job)
+    lowered = lower_job(job, tools.process)
     key = labelled_key(action_fields(job, lowered, tools) | _settings())
     with Session(store) as session, store.single_flight(key):
         stored = None if store.trust.strict else stored_artifact(store, key, record=None)

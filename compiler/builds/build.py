@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -64,6 +64,7 @@ from pallasc.specs.spec import Variant
 if TYPE_CHECKING:
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
+    from pallasc.compiler.builds.watch import WarmWorkers
     from pallasc.compiler.inputs.manifest import Explanation, RememberedToolchain
     from pallasc.compiler.workers.cluster import ClusterPool
     from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
@@ -78,23 +79,13 @@ _CLUSTER_TIMEOUT_S = 3600.0
 """Default time limit of a variant on a cluster, so that none occupies a worker forever."""
 
 
-class LastingWorkers(Protocol):
-    """A toolchain and workers that stay between builds (`watch`)."""
-
-    def setup(self) -> Setup:
-        """Return the installed toolchain."""
-
-    def pool(self, tasks: int) -> Pool:
-        """Return the workers for a build with this number of variants."""
-
-
 def build(
     variants: Sequence[Variant],
     *,
     store: Store,
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
-    warm: LastingWorkers | None = None,
+    warm: WarmWorkers | None = None,
 ) -> Report:
     """Build `variants`, and compile those that are not in the store.
 
@@ -179,7 +170,7 @@ class _Build(Struct, eq=False):
     store: Store
     options: Options
     on_event: OnEvent
-    warm: LastingWorkers | None
+    warm: WarmWorkers | None
     session: Session
     results: dict[int, VariantResult] = field(default_factory=dict)
     misses: dict[Request, Miss] = field(default_factory=dict)
@@ -451,19 +442,17 @@ class _Build(Struct, eq=False):
         self._emit(result.status, result.variant, result)
 
     def _rejection(self, result: VariantResult, artifact: Artifact) -> PallascError | None:
-        variant, baseline = result.variant, self.options.baseline
-        error: PallascError | None = (
-            baseline.check(artifact, variant)
-            if baseline is not None
-            else check_budget(artifact, variant.budget)
-        )
-        if error is None and self.locked is not None:
-            error = self.locked.check(result)
-        if error is None and self.options.fail_on_warning:
-            error = fatal_warning(result, self.options.fail_on_warning)
-        if error is None and variant.tuning and variant.tuning.pad:
-            error = padding_error(result)
-        return error
+        variant, options = result.variant, self.options
+        error: PallascError | None = None
+        if options.baseline is not None:
+            error = options.baseline.check(artifact, variant)
+        else:
+            error = check_budget(artifact, variant.budget)
+        if self.locked is not None:
+            error = error or self.locked.check(result)
+        if options.fail_on_warning:
+            error = error or fatal_warning(result, options.fail_on_warning)
+        return error or padding_error(result)
 
     def _emit(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]

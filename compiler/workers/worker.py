@@ -49,7 +49,7 @@ from pallasc.compiler.workers.diagnostics import (
     stored_for_action,
 )
 from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, Reply
-from pallasc.errors import PallascError, SpecError, summary_of
+from pallasc.errors import CompileError, PallascError, SpecError, message_of, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry, module_name
@@ -75,6 +75,8 @@ def main(requests: int, replies: int) -> int:
         messages.Collect: _collect,
         Compile: lambda request: sessions[0].compile(request),
         messages.FindLines: lambda request: sessions[0].find_lines(request),
+        messages.CompileModule: _compile_module,
+        messages.FindIsaVersion: _find_isa_version,
         messages.FindPtx: lambda request: sessions[0].find_ptx(request),
     }
     return messages.serve(requests, replies, answers, lambda: any(s.is_tainted() for s in sessions))
@@ -125,6 +127,50 @@ def _collect(request: messages.Collect) -> Reply:
         sources=read,
         diagnostics=diagnostics,
     )
+
+
+# ---- modules that the user's process lowered
+
+
+def _compile_module(request: messages.CompileModule) -> messages.ModuleCompiled:
+    """Compile a module.
+
+    Raises:
+        CompileError: XLA cannot compile it; `kind` is the class of XLA's error.
+    """
+    _prepare_xla(request.toolkit)
+    from jax._src import lib
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    from pallasc.compiler.lowering.jax_versions import devices_for
+
+    library: Any = lib
+    xla_client = library.xla_client
+    devices = devices_for(request.target, request.count)
+    try:
+        with mlir.make_ir_context():
+            executable = devices[0].client.compile(
+                ir.Module.parse(request.module),
+                executable_devices=xla_client.DeviceList(devices),
+                compile_options=xla_client.CompileOptions.ParseFromString(request.options),
+            )
+    except Exception as error:
+        raise CompileError(message_of(error), kind=type(error).__name__) from error
+    return messages.ModuleCompiled(executable=executable.serialize())
+
+
+def _find_isa_version(request: messages.FindIsaVersion) -> messages.IsaVersion:
+    _prepare_xla(request.toolkit)
+    from jax._src.lib import mosaic_gpu
+
+    library: Any = mosaic_gpu
+    return messages.IsaVersion(version=library._mosaic_gpu_ext._get_ptxas_isa_version())
+
+
+def _prepare_xla(toolkit: Path) -> None:
+    offer_library(toolkit, Path(tempfile.gettempdir()))
+    _import_compiler()
 
 
 _SIZE = 128
