@@ -58,7 +58,6 @@ from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import CompileError, NotCachedError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import check_budget
-from pallasc.specs.settings import SALT
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
@@ -233,7 +232,6 @@ class _Build(Struct, eq=False):
             *self.store.warnings,
             *self.notes,
             *(self.remote.notes if self.remote else ()),
-            *(self.locked.notes() if self.locked else ()),
             *(baseline.notes() if baseline else ()),
             *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
             *stale_row_notes(self.results.values()),
@@ -484,7 +482,7 @@ class _Build(Struct, eq=False):
                 "PALLASC_REQUIRE_STORE=0 compiles without storing anything.",
             )
         if self.warm is not None:
-            self.pool = self.warm.pool(count)
+            self.pool = self.warm.pool()
         elif options.executor:
             from pallasc.compiler.workers.cluster import ClusterPool
             from pallasc.compiler.workers.pool import find_capacity
@@ -560,7 +558,7 @@ class _Build(Struct, eq=False):
         context, options = lookup.context, self.options
         plugin = BuildPlugin(
             toolchain=context.components(),
-            salt={name: value for name, value in context.variables.items() if name == SALT},
+            variables=context.variables,
             environment=counted_values(setup.environment),
             ptxas=options.ptxas and setup.toolchain.ptxas,
             timeout_s=options.timeout_s or _CLUSTER_TIMEOUT_S,
@@ -587,24 +585,26 @@ class _Build(Struct, eq=False):
         reply = reply.require(Compiled)
         for topic, warning in reply.warnings.items():
             self.store.tell_once(topic, warning)
-        if reply.conflict is not None:
-            self.notes.append(f"{variant.id} is not deterministic: {reply.conflict}")
+        put, self.store.not_stored = reply.put, ""
+        if put.conflict:
+            self.notes.append(f"{variant.id} is not deterministic: {put.reason}")
         if reply.uncached:
             self.notes.append(f"{variant.id} will be lowered again: {reply.uncached}")
-        self._sign(variant, miss.request.key, reply)
-        if self.remote is not None and reply.stored and reply.manifest_key:
-            self.remote.offer(reply.manifest_key, variant.id)
+        name = self._publish(variant, miss.request.key, reply)
+        if self.remote is not None and put.stored and name:
+            self.remote.offer(name, variant.id)
         artifact = None
-        if reply.stored:  # read on demand, so that it need not stay in memory
-            artifact = stored_artifact(self.store, reply.action, record=reply.digest or "")
+        if put.stored:  # read on demand, so that it need not stay in memory
+            artifact = stored_artifact(self.store, reply.action, record=reply.digest)
         if artifact is None and reply.record is not None:
             artifact = Artifact(reply.record, reply.blobs.__getitem__)
         if artifact is None:
             return replace(result, error=CompileError("the store lost the new artifact"))
-        if self.options.require_store and reply.not_stored:
+        not_stored = self.store.not_stored or ("" if put.conflict else put.reason)
+        if self.options.require_store and not_stored:
             error = ToolError(
                 f"it was compiled, but the store {self.store.root} could not keep it: "
-                f"{reply.not_stored}.",
+                f"{not_stored}.",
                 hint="Make room, or name another folder with --store; PALLASC_REQUIRE_STORE=0 goes "
                 "on without.",
             )
@@ -618,24 +618,28 @@ class _Build(Struct, eq=False):
             result, status="compiled" if reply.status == "compiled" else "lowered",
             seconds=reply.seconds, action_key=reply.action, artifact=artifact,
             printed=reply.printed, diagnostics=reply.diagnostics, missed=reply.missed,
-            manifest_key=reply.manifest_key,
+            manifest_key=name,
         )  # fmt: skip
 
-    def _sign(self, variant: Variant, key: str, reply: Compiled) -> None:
-        """Sign and publish a worker's manifest; it must name the artifact that it reported."""
+    def _publish(self, variant: Variant, key: str, reply: Compiled) -> str:
+        """Sign and publish a worker's manifest; return its name, "" if there is none.
+
+        It must name the artifact that the worker reported.
+        """
         from pallasc.cache.manifests import manifest_from_json
 
         body = reply.manifest
         if body is None:
-            return
+            return ""
         if (body.get("action"), body.get("record")) != (reply.action, reply.digest):
             note = "its manifest names another artifact and was not stored"
             self.notes.append(f"{variant.id}: {note}")
-            return
+            return ""
         try:
-            self.store.put_set(key, manifest_from_json(key, body))
+            return self.store.put_set(key, manifest_from_json(key, body))
         except PallascError as error:
             self.notes.append(f"{variant.id} was not signed: {error.message}")
+            return ""
 
     def _error(self, variant: Variant, failed: Failed) -> PallascError:
         """Return a variant's error; if its process died, with a command that reproduces it."""
@@ -678,14 +682,11 @@ def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
     """
     from pallasc.compiler.workers.pool import Pool, find_capacity
 
-    capacity = find_capacity()
-    jobs = options.jobs or capacity.jobs(tasks)
-    memory = options.memory_bytes
     return Pool(
-        jobs,
+        options.jobs or find_capacity().jobs(tasks),
         setup.environment,
         timeout_s=options.timeout_s,
-        memory_bytes=(capacity.memory_bytes(jobs) if memory is None else memory) or None,
+        memory_bytes=options.memory_bytes,
         tick_s=_POOL_TICK_S,
         alone=options.alone,
     )

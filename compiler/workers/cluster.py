@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
+from pallasc.cache.manifests import Manifest, manifest_from_json
 from pallasc.compiler.inputs.lookup import Lookup, named_entries, place_of
 from pallasc.compiler.inputs.manifest import fields_text, joined
 from pallasc.compiler.workers import messages
@@ -346,24 +346,14 @@ def publish(lookup: Lookup, asked: Compile, reply: Compiled) -> Compiled:
             manifest = _checked_manifest(reply, asked)
             if changes := lookup.changes(manifest, place_of(asked.variant)):
                 raise ValueError(f"its sources are not those here: {changes[0].sentence}")
-            reply = replace(reply, manifest_key=set_name(asked.request, manifest.read))
     except CorruptError as error:
         raise ValueError(f"its answer is damaged: {error.message}") from error
     store, doubt = lookup.store, asked.trusted_records is not None
-    store.not_stored = ""
     if reply.status == "compiled":
         store_for_action(store, reply.action, reply.diagnostics)
     put = store.put_artifact(reply.action, reply.record or {}, reply.blobs, replace=doubt)
-    digest = put.stored_digest or put.digest
-    return replace(
-        reply,
-        digest=digest,
-        status="hit" if put.existed else "compiled",
-        conflict=put.reason if put.conflict else None,
-        stored=put.stored,
-        not_stored=store.not_stored,
-        manifest=reply.manifest and {**reply.manifest, "record": digest},
-    )
+    reply = replace(reply, put=put, status="hit" if put.existed else "compiled")
+    return replace(reply, manifest=reply.manifest and {**reply.manifest, "record": reply.digest})
 
 
 def _check_artifact(reply: Compiled, asked: Compile) -> None:

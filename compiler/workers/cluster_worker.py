@@ -31,7 +31,7 @@ from pallasc.cache.stat_digest import file_holding
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.inputs.lookup import named_entries, place_of
 from pallasc.compiler.toolchain.modules import is_installed, is_pythons, locate_module
-from pallasc.compiler.toolchain.setup import compiler_variables, counted_values, prepare
+from pallasc.compiler.toolchain.setup import counted_values, prepare
 from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.messages import Compile, Failed, Group, Introduction, Reply, Task
 from pallasc.compiler.workers.pool import Pool, find_capacity
@@ -190,7 +190,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
 
     Attributes:
         toolchain: components of the toolchain; a worker must have the same.
-        salt: the salt of keys, if one is set.
+        variables: the variables in keys.
         environment: variables that reach the compiler.
         ptxas: the assembler that the user named, None for the installed one.
         timeout_s: time limit of one variant.
@@ -200,7 +200,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
     """
 
     toolchain: Mapping[str, Component]
-    salt: Mapping[str, str]
+    variables: Mapping[str, str]
     environment: Mapping[str, str]
     ptxas: Path | None
     timeout_s: float
@@ -285,12 +285,10 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         warm = self._new_pool()
         warm.warm(1)  # imports JAX while the toolchain's files are read
         self._free.append((("", "", ()), warm))
-        variables = {**compiler_variables(setup.environment), **self.salt}
-        context = setup.context(Store(default_root(), trust=Trust()), variables)
+        context = setup.context(Store(default_root(), trust=Trust()), self.variables)
         context.digests.save()
-        # With "signing", processes return manifests, which the build verifies and publishes.
-        introduction = Introduction.of(setup, context, Store(Path(self._root).parent / "store"))
-        self._introduction = warm.context = replace(introduction, signing=True)
+        store = Store(Path(self._root).parent / "store", trust=Trust())
+        self._introduction = warm.context = Introduction.of(setup, context, store)
         return differences(self.toolchain, context.components())
 
     def _close(self) -> None:
@@ -334,7 +332,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             {**self._environment, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             self._introduction,
             timeout_s=self.timeout_s,
-            memory_bytes=memory or None,
+            memory_bytes=memory,
             tick_s=_TICK_S,
             lasting=True,
         )

@@ -43,7 +43,7 @@ STDOUT = "stdout"
 """The kind of text that a Python spec wrote to standard output."""
 LONGEST_TEXT = 2000
 MOST = 50
-"""Maximum number of different diagnostics; the last one then gives the number left out."""
+"""Maximum number of different diagnostics; others are left out."""
 
 _NOISE = (
     # XLA's alarms about slow operations, and the lines after them: they depend on the machine's
@@ -123,7 +123,7 @@ def from_json(diagnostics: Sequence[DiagnosticJson]) -> tuple[Diagnostic, ...]:
             each["text"][: LONGEST_TEXT + 1],
             each["count"],
         )
-        for each in diagnostics[: MOST + 1]
+        for each in diagnostics[:MOST]
     )
 
 
@@ -166,11 +166,7 @@ def merged(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
         plain = replace(diagnostic, count=1)
         counts[plain] = counts.get(plain, 0) + diagnostic.count
     distinct = [replace(diagnostic, count=count) for diagnostic, count in counts.items()]
-    if len(distinct) <= MOST:
-        return tuple(distinct)
-    left_out = sum(diagnostic.count for diagnostic in distinct[MOST - 1 :])
-    more = Diagnostic(distinct[MOST - 1].stage, "more", "", f"{left_out:,} others are left out")
-    return (*distinct[: MOST - 1], more)
+    return tuple(distinct[:MOST])
 
 
 def check_diagnostics(

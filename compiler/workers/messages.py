@@ -1,7 +1,7 @@
 """Messages between a build and its workers.
 
 Requests are pickled. A worker gets `Warm`, then `Introduction` once, perhaps `Rehearse`, then
-`Compile`, `FindLines`, and `FindPtx`; or `Listen` once, then `Collect`. It replies to
+`Compile` and `Recompile`; or `Listen` once, then `Collect`. It replies to
 `Introduction` and `Listen` with `READY`, does not reply to `Warm` and `Rehearse`, and replies to
 all others with a line of JSON: the fields of a reply, and its class as `type`; bytes are base64.
 
@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pallasc import errors
+from pallasc.cache.store import PutResult
 from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.lowering import LineTable
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
@@ -221,16 +222,12 @@ class Compiled(Reply, frozen=True, kw_only=True):
         seconds: how long it took.
         warnings: sentences for people, by topic; the build shows one per topic.
         uncached: why there is no manifest, "" if there is.
-        not_stored: why the store could not keep the artifact, "" if it could.
         printed: output of tracing, packed (`kernel_output`).
-        digest: digest of the artifact's record, None if the worker has none.
-        conflict: difference from the artifact that the store had before, None without one.
-        stored: whether the store may have the artifact.
+        put: what became of the artifact in the store.
         record: the artifact's record, None if the worker has none.
         blobs: contents of the files that the record names, by digest.
         missed: withheld variables and files that were requested, with the place of the request.
-        manifest: manifest for the build to sign and publish, None if the worker published it.
-        manifest_key: the name of the manifest, "" if there is none.
+        manifest: manifest for the build to sign and publish, None if there is none.
     """
 
     action: str
@@ -238,36 +235,32 @@ class Compiled(Reply, frozen=True, kw_only=True):
     seconds: float
     warnings: Mapping[str, str]
     uncached: str
-    not_stored: str = ""
     printed: str = ""
-    digest: str | None = None
-    conflict: str | None = None
-    stored: bool = True
+    put: PutResult = PutResult(stored=False, digest="")
     record: Mapping[str, object] | None = None
     blobs: Mapping[str, bytes] = {}
     missed: Mapping[str, str] = {}
     manifest: Mapping[str, object] | None = None
-    manifest_key: str = ""
 
     def __post_init__(self) -> None:
         Reply.__post_init__(self)
-        for key in (self.action, self.digest, self.manifest_key or None):
-            if key is not None and not re.fullmatch("[0-9a-f]{64}", key):
+        for key in (self.action, self.digest):
+            if key and not re.fullmatch("[0-9a-f]{64}", key):
                 raise ValueError(f"{key!r} is not a SHA-256 digest")
         if not 0 <= self.seconds < 1e9:
             raise ValueError(f"{self.seconds} seconds")
 
+    @property
+    def digest(self) -> str:
+        """The digest of the artifact's record in the store, or of its own; "" if unknown."""
+        return self.put.stored_digest or self.put.digest
 
-class LinesFound(Reply, frozen=True, kw_only=True):
-    """The tables of the user's lines, by the digest of the PTX."""
 
-    tables: Mapping[str, LineTable]
+class Recompiled(Reply, frozen=True, kw_only=True):
+    """What `Recompile` found: line tables by the digest of the PTX; PTX by the cubin's digest."""
 
-
-class PtxFound(Reply, frozen=True, kw_only=True):
-    """The PTX of XLA's kernels, by the digest of their cubin."""
-
-    ptx: Mapping[str, str]
+    tables: Mapping[str, LineTable] = {}
+    ptx: Mapping[str, str] = {}
 
 
 class ModuleCompiled(Reply, frozen=True, kw_only=True):
@@ -330,7 +323,7 @@ class Introduction(Request, frozen=True, kw_only=True):
         versions: label -> version of each part of the toolchain, for people.
         variables: the environment variables that reach the compiler.
         store: its folder.
-        signing: whether the build signs and publishes the manifests; workers get no keys.
+        signing: whether stored digests of files are signed; workers get no keys.
     """
 
     record: Mapping[str, object]
@@ -401,37 +394,24 @@ class Compile(Request, frozen=True, kw_only=True):
     trusted_records: Mapping[str, str] | None
 
 
-class FindLines(Request, frozen=True, kw_only=True):
-    """Find the user's source lines of the PTX of a variant's kernels.
+class Recompile(Request, frozen=True, kw_only=True):
+    """Compile a variant again, for its source lines or for PTX that its artifact lacks.
 
     Attributes:
         variant: the variant.
-        ptx: the PTX that ships, by its digest: kernels may share a name.
         env: the values of the variables that it declares, None if not set.
+        ptx: the PTX whose lines are needed, by its digest: kernels may share a name.
         code: the digests of the machine code that ships, by the digest of its PTX; {} if only
             the lines of the PTX are needed.
+        cubins: names of the kernels of XLA whose PTX is needed, by the digest of their cubin.
     """
 
-    reply: ClassVar[type[Reply]] = LinesFound
+    reply: ClassVar[type[Reply]] = Recompiled
     variant: Variant
-    ptx: Mapping[str, str]
     env: Mapping[str, str | None]
+    ptx: Mapping[str, str] = {}
     code: Mapping[str, str] = {}
-
-
-class FindPtx(Request, frozen=True, kw_only=True):
-    """Find the PTX of the kernels that XLA made for a variant.
-
-    Attributes:
-        variant: the variant.
-        cubins: their names, by the digest of their cubin.
-        env: the values of the variables that it declares, None if not set.
-    """
-
-    reply: ClassVar[type[Reply]] = PtxFound
-    variant: Variant
-    cubins: Mapping[str, tuple[str, ...]]
-    env: Mapping[str, str | None]
+    cubins: Mapping[str, tuple[str, ...]] = {}
 
 
 class CompileModule(Request, frozen=True, kw_only=True):

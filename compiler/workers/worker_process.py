@@ -325,12 +325,12 @@ class Worker:
 
         Args:
             held_bytes: memory that it and its descendants hold.
-            memory_bytes: memory limit, None for no limit.
+            memory_bytes: memory limit, 0 or None for no limit.
             timeout_s: time limit of its task, None for no limit.
             grace_s: additional time for a task if its worker enforces the limit itself.
         """
         doing = self.task.doing if self.task else ""
-        if memory_bytes is not None and held_bytes > memory_bytes:
+        if memory_bytes and held_bytes > memory_bytes:
             return CompileError(
                 f"{doing} held {size(held_bytes, memory_bytes)} of memory, more than the "
                 f"{size(memory_bytes)} that one may hold (--memory), and was stopped",

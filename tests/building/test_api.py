@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,37 +77,3 @@ def test_a_wrong_call_says_what_is_wrong(here: dict[str, Any], name: str) -> Non
     kind, code, text = ERRORS[name]
     assert here["results"][name][:2] == [kind, code]
     assert text in here["results"][name][2]
-
-
-@pytest.fixture(scope="module")
-def tripled(run_program: Callable[..., Any], make_project: Any) -> tuple[Any, list[Any]]:
-    """Compile in a process; return the project of its store, and what it printed."""
-    project = make_project()
-    (told,) = run_program("kept.py", project.store.root, 3.0, "plain")
-    assert told[0] == ["triple"]
-    return project, told
-
-
-def test_a_new_process_finds_in_the_store_what_another_compiled(
-    run_program: Callable[..., Any], tripled: tuple[Any, list[Any]], tmp_path: Path
-) -> None:
-    root, (_, digest, size) = tripled[0].copy(tmp_path).store.root, tripled[1]
-    # What the process holds counts, not what stands in the source; settings count, too.
-    calls = (3.0, "plain", 4.0, "plain", 3.0, "precise")
-    found, other, precise = run_program("kept.py", root, *calls)
-    assert found == [[], digest, size]
-    assert other[0] == precise[0] == ["triple"]
-    assert other[1] != digest
-
-
-def test_a_store_that_must_be_signed_is_only_written(
-    run_program: Callable[..., Any],
-    tripled: tuple[Any, list[Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    root, (_, digest, size) = tripled[0].copy(tmp_path).store.root, tripled[1]
-    monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
-    told = run_program("kept.py", root, *(3.0, "plain") * 2)
-    assert told == [[["triple"], digest, size]] * 2

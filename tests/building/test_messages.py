@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from pallasc.cache.store import PutResult
 from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.compiler.workers.messages import (
@@ -53,7 +54,7 @@ READ = Sources(
 COMPILED = Compiled(
     action="0" * 64, status="compiled", seconds=0.5, warnings={"read": "w"}, uncached="", task=3,
     record={"plan": [1, {"x": None}]}, blobs={"k": b"\x00data"}, diagnostics=(WARNING,),
-    digest="1" * 64, missed={"HOME": "k.py:1"},
+    put=PutResult(stored=True, digest="1" * 64), missed={"HOME": "k.py:1"},
 )  # fmt: skip
 COMPILE = Compile(
     variant=None, request="r", fields={"a": "b"}, data={}, env={"X": None}, trusted_records=None,
@@ -82,7 +83,7 @@ def test_requests_come_back_as_they_were(tmp_path: Path) -> None:
 
 def test_replies_come_back_as_they_were() -> None:
     assert COMPILE.read_reply(COMPILED.line()) == COMPILED
-    plain = replace(COMPILED, record=None, blobs={}, digest=None, diagnostics=(), conflict="x")
+    plain = replace(COMPILED, record=None, blobs={}, put=PutResult(False, ""), diagnostics=())
     assert COMPILE.read_reply(plain.line()) == plain
     for sources in (READ, Sources(), None):
         collected = Collected(specs=({"a": [1]},), uncached="", sources=sources, tainted=True)
@@ -97,7 +98,7 @@ def test_replies_come_back_as_they_were() -> None:
         ("status", "hit!"), ("seconds", -1), ("seconds", float("nan")), ("seconds", float("inf")),
         ("seconds", True), ("warnings", [1]), ("diagnostics", [{}]),
         ("diagnostics", [WARNING.to_json()] * (MOST + 1)), ("record", []), ("blobs", {"k": 1}),
-        ("blobs", {"k": "=!"}), ("digest", "1"), ("task", 4), ("task", "3"),
+        ("blobs", {"k": "=!"}), ("put", [True, "1"]), ("task", 4), ("task", "3"),
     ],
 )  # fmt: skip
 def test_a_reply_with_a_field_of_another_kind_is_refused(field: str, value: object) -> None:
