@@ -173,7 +173,7 @@ def _process(setup: Setup, target: Target) -> _XlaWorker:
     key = (setup.toolchain.ptxas, target.arch)
     if key not in _processes:
         worker = _processes.setdefault(key, _XlaWorker(setup))
-        atexit.register(worker.pool.__exit__, None, None, None)
+        atexit.register(worker.pool.__exit__)
     return _processes[key]
 
 

@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.workers.pool import Pool
 
 _WRITES_MANIFEST = ("compiled", "lowered")
-_NO_TOOLCHAIN = "no compiler is installed, and the store does not record which one filled it"
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
 _TICK_S = 0.5
 _POOL_TICK_S = 0.25
@@ -126,12 +125,14 @@ class Miss(Struct):
     """Variants of one request that are not in the store.
 
     Attributes:
+        variant: the first of them, which is compiled.
         request: their request.
         found: the result of looking it up.
         indices: positions of the variants.
         explanation: the differences from the nearest entry of the store, with `explain`.
     """
 
+    variant: Variant
     request: Request
     found: LookupResult
     indices: list[int] = field(default_factory=list)
@@ -192,10 +193,6 @@ class _Build(Struct, eq=False):
         _ = self.store.trust
         with self.stack:
             toolchain = self._toolchain()
-            if toolchain is None:
-                for index in range(len(self.variants)):  # without an identity there are no keys
-                    self._settle_uncompiled(index, _NO_TOOLCHAIN)
-                return
             if self.warm is None:
                 self.stack.enter_context(toolchain)
             context, lookup = self._open(toolchain)
@@ -241,13 +238,11 @@ class _Build(Struct, eq=False):
 
     # ---- the toolchain
 
-    def _toolchain(self) -> Setup | RememberedToolchain | None:
+    def _toolchain(self) -> Setup | RememberedToolchain:
         """Return the installed toolchain, else one that the store was filled with.
 
-        None if neither exists and the build compiles nothing.
-
         Raises:
-            ToolError: the toolchain is incomplete, or there is none to compile with.
+            ToolError: the toolchain is incomplete; or there is none, and the store remembers none.
             NotCachedError: none is installed, and another Python or pallasc filled the store.
         """
         options = self.options
@@ -260,8 +255,8 @@ class _Build(Struct, eq=False):
             return self.setup
         from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains
 
-        if not remembered_toolchains(self.store):
-            return prepare() if options.compiles else None  # raises, and says what to install
+        if options.compiles and not remembered_toolchains(self.store):
+            return prepare()  # raises, and says what to install
         return choose_remembered(self.store, options.locked.lock if options.locked else None)
 
     def _open(self, toolchain: Setup | RememberedToolchain) -> tuple[Context, Lookup]:
@@ -372,10 +367,10 @@ class _Build(Struct, eq=False):
         if isinstance(found, PallascError):
             self._settle(index, VariantResult(variant, "failed", error=found))
         elif found.artifact is None:
-            miss = self.misses.setdefault(request, Miss(request, found))
+            miss = self.misses.setdefault(request, Miss(variant, request, found))
             miss.indices.append(index)
             if not self.options.explain:  # which finds a better reason
-                self._settle_uncompiled(index, miss.reason, miss)
+                self._settle_uncompiled(index, miss)
         else:
             manifest = found.manifest
             self.session.hit(found.action_key or "", seconds=manifest.cost_s)
@@ -394,18 +389,18 @@ class _Build(Struct, eq=False):
 
         explainer = Explainer(lookup)
         for miss in self.misses.values():
-            variant = self.variants[miss.indices[0]]
-            miss.explanation = explainer.explain(variant, miss.request, miss.found)
+            miss.explanation = explainer.explain(miss.variant, miss.request, miss.found)
             for index in miss.indices:
-                self._settle_uncompiled(index, miss.reason, miss)
+                self._settle_uncompiled(index, miss)
 
-    def _settle_uncompiled(self, index: int, reason: str, miss: Miss | None = None) -> None:
+    def _settle_uncompiled(self, index: int, miss: Miss) -> None:
         """Settle a miss if it must not, or cannot, be compiled."""
         variant, options = self.variants[index], self.options
         if options.compiles and self.setup is not None:
             return
         error: PallascError | None = None
-        if options.frozen and miss is not None and miss.found.untrusted:
+        reason = miss.reason
+        if options.frozen and miss.found.untrusted:
             error = untrusted_entry(variant, reason, options.frozen_by)
         elif options.frozen:
             error = NotCachedError(
@@ -421,7 +416,7 @@ class _Build(Struct, eq=False):
                 reason=reason,
             )
         status: Status = "missing" if error is None else "failed"
-        explanation = miss.explanation if miss else None
+        explanation = miss.explanation
         result = VariantResult(variant, status, error=error, reason=reason, explanation=explanation)
         self._settle(index, result)
 
@@ -504,23 +499,19 @@ class _Build(Struct, eq=False):
         pool, misses = self.pool, list(self.misses.values())
         if pool is None or self.setup is None:
             return
-        firsts = [self.variants[miss.indices[0]] for miss in misses]
-        self._introduce(pool, self.setup, lookup, firsts)
+        self._introduce(pool, self.setup, lookup, [miss.variant for miss in misses])
         compiled_s: list[float] = []
         began_s: dict[int, float] = {}
-        tasks = [
-            _task(label, variant, miss.request, lookup)
-            for label, (variant, miss) in enumerate(zip(firsts, misses, strict=True))
-        ]
+        tasks = [_task(label, miss, lookup) for label, miss in enumerate(misses)]
         for _, task, reply in pool.run(tasks):
             if task is None:
-                running = tuple((firsts[each.label], seconds) for each, seconds in pool.running())
+                running = tuple((misses[each.label].variant, s) for each, s in pool.running())
                 done, total = len(self.results), len(self.variants)
                 self.on_event(Tick(running, done, total, tuple(compiled_s), pool.jobs))
                 continue
             if reply is None:
                 began_s[task.label] = time.monotonic()
-                self._emit("started", firsts[task.label], None)
+                self._emit("started", misses[task.label].variant, None)
                 continue
             miss = misses[task.label]
             result = self._result(miss, reply)
@@ -572,7 +563,7 @@ class _Build(Struct, eq=False):
         """Return the result of a miss's first variant, and publish what the worker could not."""
         from pallasc.compiler.workers.messages import Compiled, Failed
 
-        variant = self.variants[miss.indices[0]]
+        variant = miss.variant
         result = VariantResult(
             variant, "failed", reason=miss.reason, explanation=miss.explanation,
             request=miss.request,
@@ -692,9 +683,10 @@ def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
     )
 
 
-def _task(label: int, variant: Variant, request: Request, lookup: Lookup) -> Task:
+def _task(label: int, miss: Miss, lookup: Lookup) -> Task:
     from pallasc.compiler.workers.messages import Compile, Task
 
+    variant, request = miss.variant, miss.request
     folders = os.pathsep.join([variant.base_dir, *request.place.folders])
     declared = declared_values(variant.env)
 

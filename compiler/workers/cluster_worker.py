@@ -267,10 +267,8 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(data)
                 self._refused = "; ".join(self._differences())
-            except PallascError as error:
-                self._refused = f"{error.message} {error.hint or ''}".strip()
-            except OSError as error:
-                self._refused = f"the files of a build cannot be laid out in its folder: {error}"
+            except (PallascError, OSError) as error:
+                self._refused = " ".join(f"the build cannot be prepared: {error}".split())
 
     def _differences(self) -> list[str]:
         """Find the local toolchain; return its differences from the build's, in clauses.
@@ -316,7 +314,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
                 if reply is not None:
                     result = reply
         except BaseException:
-            pool.__exit__(None, None, None)
+            pool.__exit__()
             raise
         with self._lock:
             self._free.append((task.group, pool))

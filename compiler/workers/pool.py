@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
 from typing import Literal
 
 from pallasc.cache.format import size
@@ -123,12 +122,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with _uninterrupted():
             for worker in list(self._workers):
                 self._end(worker)
