@@ -353,3 +353,17 @@ def _reread_record(store: Store, action_key: str, digest: str) -> Mapping[str, A
     if stored is None or stored.digest != digest:
         raise CorruptError(f"the store no longer has the record of action key {action_key}")
     return stored.artifact
+
+
+def artifact_of_action(store: Store, action_key: str) -> Artifact | None:
+    """Return the artifact under an action key without a request; see `stored_artifact`.
+
+    If signatures are required, a trusted manifest must name its record. All manifests of the store
+    are read to find it.
+    """
+    if not store.trust.required:
+        return stored_artifact(store, action_key, record=None)
+    manifests = (store.get_manifest(key) for key in store.names(MANIFESTS))
+    records = {m.record for m in manifests if m is not None and m.action == action_key}
+    artifacts = (stored_artifact(store, action_key, record=record) for record in sorted(records))
+    return next(filter(None, artifacts), None)

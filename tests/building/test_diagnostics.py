@@ -10,14 +10,10 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.locked import Locked
-from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.workers.diagnostics import (
     LONGEST_TEXT,
     MOST,
     Diagnostic,
-    action_name,
     from_json,
     lines_of,
     merged,
@@ -134,24 +130,6 @@ def test_what_a_child_process_says_is_heard_and_is_no_part_of_the_artifact(
     assert found["silent"].diagnostics == ()
     assert found["silent"].action_key == parent.action_key
     assert found["silent"].artifact.digest == parent.artifact.digest
-
-
-def test_a_frozen_build_says_it_too_without_manifests(built: Any, results: Any) -> None:
-    variants = built.variants()
-    file = Path(built.folder) / "pallasc.lock"
-    updated = update_lock(
-        variants, None, file=file, whole=True, store=built.store, options=Options(jobs=1)
-    )
-    keys = {result.action_key for result in updated.report.results}
-    kept = {action_name(key) for key in keys}
-    for path in built.store.folder.glob("man/*/*"):
-        if path.name not in kept:
-            path.unlink()
-    frozen = built.build(frozen=True, locked=Locked(str(file), updated.lock))
-    found = results(frozen)
-    assert {result.status for result in found.values()} == {"hit"}
-    assert said(found["second"]) == sorted(SAID)
-    assert found["quiet"].diagnostics == ()
 
 
 def test_a_pattern_fails_what_says_it_now_or_then(built: Any, results: Any) -> None:

@@ -13,9 +13,7 @@ from pallasc.cache import format
 from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, set_name
 from pallasc.cache.store import Store
 from pallasc.cache.verify import verify
-from pallasc.compiler.builds.locked import Locked
-from pallasc.compiler.builds.relock import update_lock
-from pallasc.compiler.inputs.lookup import Requests, stored_artifact
+from pallasc.compiler.inputs.lookup import Requests, artifact_of_action
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
@@ -128,6 +126,19 @@ def test_a_forged_record_is_a_hit_unless_signatures_are_required(kernels: Any) -
     assert kernels.build().results[0].artifact.cubin() == honest
 
 
+def test_an_entry_asked_for_by_its_action_key_must_be_signed_too(
+    kernels: Any, vouched: tuple[Any, Path], tmp_path: Path
+) -> None:
+    action, other = (result.action_key for result in kernels.build().results)
+    assert artifact_of_action(kernels.store, action) is not None
+    assert artifact_of_action(signed(kernels.store), action) is None
+    shutil.copytree(vouched[1], tmp_path / "config", dirs_exist_ok=True)
+    store = vouched[0].copy(tmp_path / "signed").store
+    assert artifact_of_action(signed(store), action) is not None
+    forge(store, other)
+    assert artifact_of_action(signed(store), other) is None
+
+
 def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: Any) -> None:
     kernels = signed_kernels
     report = kernels.build(store=signed(kernels.store), frozen=True)
@@ -174,7 +185,7 @@ def test_who_signs_does_not_vouch_for_what_others_compiled(kernels: Any) -> None
     assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
 
 
-def test_another_machine_believes_the_public_key_and_not_the_lock(
+def test_another_machine_believes_the_public_key(
     compiled: Any, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(compiled.folder, project.folder, dirs_exist_ok=True)
@@ -185,19 +196,11 @@ def test_another_machine_believes_the_public_key_and_not_the_lock(
     with monkeypatch.context() as patch:
         patch.setenv("PALLASC_STORE_KEY", str(private))
         project.build(store=Store(project.store.root))
-    file = Path("pallasc.lock")
-    updated = update_lock(project.variants(), None, file=file, whole=True, store=project.store)
-    assert updated.complete
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
     doubted = project.build(store=Store(project.store.root), frozen=True)
     assert {result.reason for result in doubted.results} == {NOT_SIGNED}
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
     assert statuses(project.build(store=Store(project.store.root), frozen=True)) == ["hit", "hit"]
-
-    shutil.rmtree(project.store.folder / "man")
-    held = Locked("pallasc.lock", updated.lock)
-    report = project.build(store=Store(project.store.root), frozen=True, locked=held)
-    assert {type(result.error) for result in report.results} == {CorruptError}
 
 
 def test_a_record_that_is_no_artifacts_is_put_away(doubling: Any, tmp_path: Path) -> None:
@@ -219,7 +222,7 @@ def test_a_record_that_is_no_artifacts_is_put_away(doubling: Any, tmp_path: Path
         body["artifact"] = {**artifact, **change}
         path.write_bytes(format.encode("artifact", action, body)[0])
         store = Store(project.store.root)
-        assert stored_artifact(store, action, record=None) is None, change
+        assert artifact_of_action(store, action) is None, change
         assert "is corrupt and counts as missing" in store.warnings[0]
         assert not path.exists()
 

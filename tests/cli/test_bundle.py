@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.lookup import stored_artifact
+from pallasc.compiler.inputs.lookup import artifact_of_action
 from pallasc.specs.bundle.bundle import open_bundle
 
 
@@ -33,7 +33,7 @@ def test_a_bundle_holds_what_the_store_has(run: Any, built: Any, bundle: Path) -
     with open_bundle(bundle) as opened:
         for variant in report["variants"]:
             entry = opened.select(variant["name"], variant["params"], variant["target"])
-            stored = stored_artifact(Store(built.store), variant["action_key"], record=None)
+            stored = artifact_of_action(Store(built.store), variant["action_key"])
             assert stored is not None
             assert opened.record(entry) == stored.record
 
