@@ -61,7 +61,7 @@ from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.locked import LockedLookup
+    from pallasc.compiler.builds.locks import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.builds.watch import WarmWorkers
     from pallasc.compiler.inputs.manifest import Explanation, RememberedToolchain
@@ -279,7 +279,7 @@ class _Build(Struct, eq=False):
         self.stack.callback(context.digests.save)
         self.context, lookup, locked = context, Lookup(context, self.store), self.options.locked
         if locked is not None and locked.lock is not None:
-            from pallasc.compiler.builds.locked import LockedLookup
+            from pallasc.compiler.builds.locks import LockedLookup
 
             frozen_by = self.options.frozen_by if self.options.frozen else ""
             self.locked = LockedLookup(

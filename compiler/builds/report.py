@@ -227,7 +227,8 @@ def _is_here(name: str) -> bool:
 
 def _note(name: str, kernels: Mapping[str, str]) -> str:
     (first, place), *others = kernels.items()
-    who = first if not others else f"{first} and {_more(others)}"
+    plural = "s" if len(others) > 1 else ""
+    who = f"{first} and {len(others)} other kernel{plural}" if others else first
     where = f" ({place})" if place else ""
     if name.startswith(_HOME):
         return (
@@ -243,11 +244,6 @@ def _note(name: str, kernels: Mapping[str, str]) -> str:
         f'To let it through, write env: ["{name}"] in the spec, or env = ["{name}"] under '
         "[tool.pallasc] in pyproject.toml."
     )
-
-
-def _more(others: Iterable[object]) -> str:
-    count = len(list(others))
-    return f"{count} other kernel{'s' if count > 1 else ''}"
 
 
 def padding_error(result: VariantResult) -> SpecError | None:
