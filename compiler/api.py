@@ -88,7 +88,7 @@ def compile(
     if isolated:
         return _compile_isolated(call, assembler, store)
     if store is not None:
-        raise SpecError("A store keeps only artifacts of isolated=True.")
+        raise SpecError("store has no effect here.", hint="Pass isolated=True, or leave out store.")
     return _compile_here(call, assembler)
 
 
