@@ -160,7 +160,7 @@ def command(
         if watch:
             return _watch(specs, selection, baseline, how, opening, quiet=quiet)
         if frozen or locked or (lock is not None and shard is None):
-            from pallasc.compiler.builds.locks import load_locked
+            from pallasc.compiler.builds.locked import load_locked
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
         store = opening()

@@ -127,7 +127,7 @@ def _check(
     """
     from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.cli.output.build_text import print_notes
-    from pallasc.compiler.builds.locks import check_lock
+    from pallasc.compiler.builds.relock import check_lock
 
     lock = read_existing_lock(path)
     checked = check_lock(variants, path, lock, whole=whole, store=store, ptxas=how.ptxas)
@@ -148,7 +148,7 @@ def _update(
     """Update the lock file; return the exit code and changes, None if the build is incomplete."""
     from pallasc.cli.output.build_text import print_remarks
     from pallasc.cli.output.progress import store_progress
-    from pallasc.compiler.builds.locks import update_lock
+    from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.loading.lock import read_lock, write_lock
 
     old = read_lock(path)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -61,9 +61,8 @@ from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.locks import LockedLookup
+    from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
-    from pallasc.compiler.builds.watch import WarmWorkers
     from pallasc.compiler.inputs.manifest import Explanation, RememberedToolchain
     from pallasc.compiler.workers.cluster import ClusterPool
     from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
@@ -77,13 +76,23 @@ _CLUSTER_TIMEOUT_S = 3600.0
 """Default time limit of a variant on a cluster, so that none occupies a worker forever."""
 
 
+class LastingWorkers(Protocol):
+    """A toolchain and workers that stay between builds (`watch`)."""
+
+    def setup(self) -> Setup:
+        """Return the installed toolchain."""
+
+    def pool(self) -> Pool:
+        """Return the workers."""
+
+
 def build(
     variants: Sequence[Variant],
     *,
     store: Store,
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
-    warm: WarmWorkers | None = None,
+    warm: LastingWorkers | None = None,
 ) -> Report:
     """Build `variants`, and compile those that are not in the store.
 
@@ -170,7 +179,7 @@ class _Build(Struct, eq=False):
     store: Store
     options: Options
     on_event: OnEvent
-    warm: WarmWorkers | None
+    warm: LastingWorkers | None
     session: Session
     results: dict[int, VariantResult] = field(default_factory=dict)
     misses: dict[Request, Miss] = field(default_factory=dict)
@@ -279,7 +288,7 @@ class _Build(Struct, eq=False):
         self.stack.callback(context.digests.save)
         self.context, lookup, locked = context, Lookup(context, self.store), self.options.locked
         if locked is not None and locked.lock is not None:
-            from pallasc.compiler.builds.locks import LockedLookup
+            from pallasc.compiler.builds.locked import LockedLookup
 
             frozen_by = self.options.frozen_by if self.options.frozen else ""
             self.locked = LockedLookup(

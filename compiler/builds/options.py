@@ -23,7 +23,7 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.compiler.builds.locks import Locked
+    from pallasc.compiler.builds.locked import Locked
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Options(Struct, frozen=True, kw_only=True):
         frozen_by: the option or setting that requires `frozen`, for messages.
         explain: whether to compare each miss with the nearest entry of the store.
         baseline: baseline for relative budget rules; None checks no such rule.
-        locked: lock that all variants must match; see `locks`.
+        locked: lock that all variants must match; see `locked`.
         require_store: whether a variant fails if it cannot be stored.
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, in
             this build or when it was stored.

@@ -9,19 +9,18 @@ this machine are not sent (`inputs/manifest`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.report import Report
 from pallasc.compiler.inputs.lookup import Lookup, Request
 from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_portable
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.specs.settings import SALT, cache_salt
-from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.remote import Remote
@@ -161,17 +160,14 @@ class Sendable(NamedTuple):
     bound: dict[str, str]
 
 
-def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
-    """Look up variants, and return the ones that may be sent; nothing is compiled.
+def sendable(report: Report, store: Store) -> Sendable:
+    """Return the variants that may be sent, from the report of a build that compiles nothing.
 
     Raises:
-        ToolError: the toolchain is incomplete, or none is installed and the store remembers none.
+        PallascError: a variant could not be looked up.
     """
-    from pallasc.compiler.builds.build import build
-
     keys: list[str] = []
     bound: dict[str, str] = {}
-    report = build(variants, store=store, options=Options(compile=False))
     for result in report.results:
         if result.error is not None:
             raise result.error
@@ -182,7 +178,7 @@ def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
             bound[result.variant.id] = why
         else:
             keys.append(result.manifest_key)
-    absent = len(variants) - len(keys) - len(bound)
+    absent = len(report.results) - len(keys) - len(bound)
     return Sendable(namespace_here(store), tuple(dict.fromkeys(keys)), absent, bound)
 
 

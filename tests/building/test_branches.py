@@ -12,8 +12,9 @@ from pallasc.cache.format import ARTIFACTS
 from pallasc.cache.manifests import NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.collect import SpecReader
-from pallasc.compiler.builds.locks import Locked, check_lock, update_lock
+from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.relock import check_lock, update_lock
 from pallasc.specs.loading.lock import Lock
 
 KERNEL = """\

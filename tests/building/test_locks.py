@@ -14,15 +14,9 @@ from msgspec import structs
 from pallasc.cache import format
 from pallasc.cache.inventory import Scan
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.locks import (
-    Locked,
-    LockedLookup,
-    LockReport,
-    check_lock,
-    load_locked,
-    update_lock,
-)
+from pallasc.compiler.builds.locked import Locked, LockedLookup, load_locked
 from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.relock import LockReport, check_lock, update_lock
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain import identity

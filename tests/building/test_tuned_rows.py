@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.builds.locks import tables_of
+from pallasc.compiler.builds.locked import tables_of
 from pallasc.compiler.builds.report import VariantResult, stale_row_notes
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.tuned_table import Table, write_table

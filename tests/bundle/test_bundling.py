@@ -163,7 +163,7 @@ def test_what_the_store_lacks_keeps_the_old_file(project: Project, tmp_path: Pat
 
 
 def test_a_lock_file_is_held_to(project: Project, tmp_path: Path) -> None:
-    from pallasc.compiler.builds.locks import update_lock
+    from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.loading.lock import write_lock
 
     lock, output = tmp_path / "pallasc.lock", tmp_path / "k.pallasc"

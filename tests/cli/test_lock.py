@@ -173,5 +173,5 @@ def test_neither_a_check_nor_an_update_of_what_is_built_starts_jax(
         result = process("lock", *built.arguments, *options, modules=listing)
         assert result.code == 0
         loaded = set(listing.read_text().splitlines())
-        assert "pallasc.compiler.builds.locks" in loaded
+        assert "pallasc.compiler.builds.relock" in loaded
         assert loaded & {"jax", "jaxlib", "numpy", "llvmlite"} == set()
