@@ -254,7 +254,7 @@ def run_jobs(
         count,
         {**settled(os.environ), **_ONE_THREAD},
         timeout_s=limits.timeout_s,
-        memory_bytes=memory or None,
+        memory_bytes=memory,
         grace_s=_GRACE_S,
         program="pallasc.checks.worker",
     ) as pool:

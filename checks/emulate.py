@@ -118,13 +118,11 @@ def emulate(
 
 
 def _answer(task: Task, limits: Options) -> Emulated:
-    memory = limits.memory_bytes
-    memory = find_capacity().memory_bytes(1) if memory is None else memory
     with Pool(
         1,
         settled(os.environ),
         timeout_s=limits.timeout_s,
-        memory_bytes=memory or None,
+        memory_bytes=limits.memory_bytes,
         tick_s=None,
         program="pallasc.checks.worker",
     ) as pool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from click.core import ParameterSource
@@ -64,7 +64,7 @@ class BuildCommand(Command):
 )
 @click.option("--dry-run", is_flag=True, help="List what would be compiled, without compiling it.")
 @click.option("--watch", is_flag=True, help="Recompile after each file change, until Ctrl-C.")
-@options.count_option("--reproduce", "Compile N variants twice more and compare.")
+@options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
 @options.file_option("--baseline", 'Lock or bundle for budgets such as registers: "+8".')
 @click.option("--explain", is_flag=True, help="Explain each cache miss, field by field.")
@@ -119,8 +119,8 @@ def command(
                    cubin_bytes), pallas_kernels (number of Mosaic kernels), xla_kernels (names of
                    the kernels that XLA added), warnings (stage, kind, source, text, count),
                    error (message, hint, file, line, column, exit_code), output (last lines)
-      reproduced   with --reproduce, a list: variant, outcome, digests (stored, first, second),
-                   differences, and more
+      reproduced   with --reproduce, a list: variant, outcome, built and again (digests of the
+                   artifacts), differences, error
       shard        with --shard: number, of, variants and others (number of variants in this shard
                    and in all others), expected_s (compile time by the costs in the lock file, or
                    null), costs_from (the lock file, or null)
@@ -149,7 +149,7 @@ def command(
             from pallasc.compiler.builds.locked import load_locked
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
-        store, quiet, reproduction = work.store, work.quiet, None
+        store, quiet, reproductions = work.store, work.quiet, None
         with work.progress(hits=True) as progress:
             variants, share = work.select_share(
                 progress, shard, lock, keep_going=how.keep_going, frozen=frozen
@@ -158,26 +158,24 @@ def command(
             report = build(variants, store=store, options=how, on_event=progress)
             report = replace(report, errors=tuple(work.errors))
             if reproduce and not report.exit_code:
-                from pallasc.compiler.builds.reproduce import reproduce as compile_twice
-                from pallasc.compiler.builds.reproduce import with_reproduction
+                from pallasc.compiler.builds.reproduce import reproduce as compile_again
 
-                progress.mention(
-                    f"compiling {min(reproduce, len(variants))} twice more, to compare"
+                progress.mention(f"compiling {min(reproduce, len(variants))} again, to compare")
+                report, reproductions = compile_again(
+                    report, reproduce, store=store, options=how, on_event=progress
                 )
-                stored = {r.variant.id: r.artifact for r in report.results if r.artifact}
-                tools: dict[str, Any] = {"store": store, "options": how, "on_event": progress}
-                reproduction = compile_twice(variants, reproduce, stored=stored, **tools)
-                report = with_reproduction(report, reproduction)
-        if reproduction is not None:
-            _print_reproduction(reproduction, report, quiet=quiet)
+        if reproductions is not None:
+            _print_reproductions(reproductions, report, quiet=quiet)
         print_end(report, store, progress.screen, quiet=quiet)
         if outputs.is_requested:
-            outputs.write(build_run(report, share=share), reproduction)
+            outputs.write(build_run(report, share=share), reproductions)
     return report.exit_code
 
 
-def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:
-    for result in reproduction.results:
+def _print_reproductions(
+    reproductions: Sequence[Reproduction], report: Report, *, quiet: bool
+) -> None:
+    for result in reproductions:
         if quiet and result.outcome == "same":
             continue
         echo(f"{result.outcome:<9}  {one_line(result.variant)}", err=True)

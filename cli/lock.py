@@ -118,13 +118,12 @@ def _check(
         NotCachedError: the lock file does not exist.
     """
     from pallasc.cli.arguments.variants import read_existing_lock
+    from pallasc.cli.output.build_text import print_notes
     from pallasc.compiler.builds.relock import check_lock
 
     lock = read_existing_lock(path)
-    ptxas = work.how.ptxas
-    checked = check_lock(variants, path, lock, whole=whole, store=work.store, ptxas=ptxas)
-    for note in checked.notes:
-        echo(f"warning: {note}", err=True)
+    checked = check_lock(variants, path, lock, whole=whole, store=work.store, ptxas=work.how.ptxas)
+    print_notes(checked.report, work.store)
     differs = checked.changes or checked.tables
     return _NOT_AS_LOCKED if differs else 0, _Found(checked.changes, checked.tables)
 

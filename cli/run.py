@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import struct
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
     from pallasc.cli.launching import Chosen, Value
     from pallasc.compiler.arrays import Comparison
-    from pallasc.compiler.references import LaunchFiles
+    from pallasc.compiler.references import Arrays
     from pallasc.runtime.device.devices import Device
 
 
@@ -245,34 +244,22 @@ def launch_all(
     if referring:
         from pallasc.compiler.references import compare
 
-        with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
+        def launched(index: int) -> tuple[Arrays, Arrays]:
+            outcome = outcomes[referring[index]] = launch(chosen[referring[index]])
+            inputs, outputs = map(_arrays, (outcome.inputs, outcome.outputs))
+            outcome.forget_bytes()
+            return inputs, outputs
 
-            def hand_over(index: int) -> LaunchFiles:
-                outcome = outcomes[referring[index]] = launch(chosen[referring[index]])
-                files = _hand_over(outcome, Path(folder))
-                outcome.forget_bytes()
-                return files
-
-            variants = [chosen[number].variant for number in referring]
-            for index, compared in compare(variants, hand_over):
-                outputs = outcomes[referring[index]].outputs
-                for output, each in zip(outputs, compared, strict=True):
-                    output.compared = each
+        variants = [chosen[number].variant for number in referring]
+        for index, compared in compare(variants, launched):
+            outputs = outcomes[referring[index]].outputs
+            for output, each in zip(outputs, compared, strict=True):
+                output.compared = each
     return [outcomes[number] for number in sorted(outcomes)]
 
 
-def _hand_over(outcome: LaunchResult, folder: Path) -> LaunchFiles:
-    """Write the arrays for the comparing process, replacing the previous launch's files."""
-    from pallasc.compiler.references import ArrayFile, LaunchFiles
-
-    def write(kind: str, values: Iterable[Value]) -> Iterator[ArrayFile]:
-        for number, value in enumerate(values):
-            (folder / f"{kind}{number}").write_bytes(value.data)
-            yield ArrayFile(value.binding, f"{kind}{number}")
-
-    return LaunchFiles(
-        folder, tuple(write("input", outcome.inputs)), tuple(write("output", outcome.outputs))
-    )
+def _arrays(values: Iterable[Value]) -> Arrays:
+    return tuple((value.binding, value.data) for value in values)
 
 
 _SHOWN_DIGITS = 16

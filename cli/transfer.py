@@ -255,12 +255,15 @@ def push_command(
       and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
     from pallasc.cache.remote.remote import push
+    from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.remote_tier import sendable
 
     store = open_store(store_root, readable=True)
     variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
-    found = sendable(variants, store)
+    report = build(variants, store=store, options=Options(compile=False))
+    found = sendable(report, store)
     bound = [f"{variant} is not sent: {why}" for variant, why in found.bound.items()]
     print_warnings(bound)
     done = push(settings, store, {found.namespace: found.keys}, on_step=_steps("sent"))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import os
-import re
 import sys
 import threading
-import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -20,18 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import structs
 
-from pallasc.cache.format import KINDS, MANIFESTS
-from pallasc.cache.manifests import About, Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
-from pallasc.cache.uses import Session
-from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.lowering.entry import BuiltNode, Node, import_entry, import_function, is_node
-from pallasc.compiler.toolchain.setup import Context, Setup, prepare
+from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.errors import PallascError, SpecError, ToolError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, parse_dtype, resolve_array
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.canonical import labelled_key
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.decorator import Call, Ref, spec_of
 from pallasc.specs.loading.matrix import expand
@@ -40,7 +33,6 @@ from pallasc.specs.spelling import an, show
 
 if TYPE_CHECKING:
     from pallasc.compiler.lowering.compile import Tools
-    from pallasc.compiler.lowering.lower import Job
     from pallasc.compiler.workers.messages import R, Request
 
 
@@ -69,9 +61,8 @@ def compile(
             process compiles, for one architecture only. Required if JAX has already initialized
             devices in this process, which any computation does.
         ptxas: an assembler to use instead of the installed wheel's.
-        store: the store to read from and add to. With `isolated`, the default is the user's store,
-            and a function with unchanged sources is not traced. Otherwise the function is always
-            traced and lowered, since a closure may hold other values, and compiled if necessary.
+        store: with `isolated`, the store to read from and add to, by default the user's; a
+            function with unchanged sources is not traced. Without, nothing is kept.
         static: further keyword arguments, passed unchanged. With `isolated`, they must be plain
             data, `pallasc.Call`, or `pallasc.Ref`.
 
@@ -94,8 +85,11 @@ def compile(
     args = [array_tree(item, f"array {index}") for index, item in enumerate(arrays)]
     call = _Call(function, args, static, chosen, checked_mesh(mesh))
     assembler = Path(ptxas) if ptxas else None
-    compiled = _compile_isolated if isolated else _compile_here
-    return compiled(call, assembler, store)
+    if isolated:
+        return _compile_isolated(call, assembler, store)
+    if store is not None:
+        raise SpecError("store has no effect here.", hint="Pass isolated=True, or leave out store.")
+    return _compile_here(call, assembler)
 
 
 class _Call(NamedTuple):
@@ -117,7 +111,7 @@ def _setup(ptxas: Path | None) -> Setup:
     return setup
 
 
-def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artifact:
+def _compile_here(call: _Call, ptxas: Path | None) -> Artifact:
     from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job
     from pallasc.compiler.lowering.lower import Job
 
@@ -132,8 +126,6 @@ def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artif
     job = Job(*call._replace(args=trees))
 
     def compiled(tools: Tools) -> Artifact:
-        if store is not None:
-            return _compile_with_store(job, setup, store, tools)
         result, blobs = compile_job(job, lower_job(job, tools.process), tools)
         return Artifact(result, blobs.__getitem__)
 
@@ -181,7 +173,7 @@ def _process(setup: Setup, target: Target) -> _XlaWorker:
     key = (setup.toolchain.ptxas, target.arch)
     if key not in _processes:
         worker = _processes.setdefault(key, _XlaWorker(setup))
-        atexit.register(worker.pool.__exit__, None, None, None)
+        atexit.register(worker.pool.__exit__)
     return _processes[key]
 
 
@@ -298,85 +290,6 @@ def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> A
 
     artifact.find_ptx = find
     return artifact
-
-
-_contexts: dict[tuple[Path, Path], Context] = {}
-"""Toolchains as first identified: later installs do not change code that is already loaded."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_CACHES = ("jax_compilation_cache", "jax_persistent_cache", "jax_enable_compilation_cache")
-
-
-def _compile_with_store(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact:
-    """Return a job's artifact from the store, or compile and store it.
-
-    The function is always traced and lowered: this process did not record its reads, and its
-    modules may have been modified, so there is no manifest. The action key also contains all of
-    JAX's settings in this process, since some take effect after lowering.
-
-    Raises:
-        CompileError: compilation failed.
-    """
-    from pallasc.compiler.lowering.compile import action_fields, compile_job, lower_job
-
-    place = (setup.toolchain.ptxas, store.root)
-    if place not in _contexts:
-        _contexts[place] = setup.context(store)
-        _contexts[place].digests.save()
-    context = _contexts[place]
-    tools = replace(tools, identity=context.for_actions(), variables=context.variables)
-    lowered = lower_job(job, tools.process)
-    key = labelled_key(action_fields(job, lowered, tools) | _settings())
-    name = _voucher_key(key)
-    with Session(store) as session, store.single_flight(key):
-        stored = _trusted_artifact(store, key)
-        if stored is not None:
-            manifest = store.find_manifest(name)
-            session.hit(key, seconds=0.0 if manifest is None else manifest.cost_s)
-            return stored
-        began_s = time.monotonic()
-        result, blobs = compile_job(job, lowered, tools)
-        seconds = time.monotonic() - began_s
-        put = store.put_artifact(key, result, blobs, replace=store.trust.strict)
-        if put.stored:
-            about = About(str(getattr(job.function, "__name__", "function")), job.target.name, {})
-            manifest = Manifest(
-                action=key, record=put.digest, about={**about.to_json(), "seconds": seconds}
-            )
-            store.put_manifest(name, manifest)
-        session.miss()
-        session.made(key, seconds=seconds)
-        return Artifact(result, blobs.__getitem__)
-
-
-def _trusted_artifact(store: Store, key: str) -> Artifact | None:
-    """Return the artifact under an action key, if its signature is trusted where required."""
-    if not store.trust.strict:
-        return stored_artifact(store, key, record=None)
-    name = _voucher_key(key)
-    manifest = store.find_manifest(name)
-    if manifest is None or manifest.action != key:
-        return None
-    if not store.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
-        return None
-    return stored_artifact(store, key, record=manifest.record)
-
-
-def _voucher_key(key: str) -> str:
-    """Return the manifest key for an artifact that the caller's process compiled.
-
-    The manifest contains the function's name and the compile time. It vouches for the record in
-    stores that sign entries or accept only signed ones.
-    """
-    return labelled_key({"compiled in the caller's process": key})
-
-
-def _settings() -> dict[str, str]:
-    """Return JAX's settings in this process as a labeled field, without the paths of caches."""
-    import jax
-
-    values = {n: repr(v) for n, v in jax.config.values.items() if not n.startswith(_CACHES)}
-    text = "\n".join(f"{name}={values[name]}" for name in sorted(values))
-    return {"settings": _ADDRESS.sub("", text)}
 
 
 _ARRAY_MODULES = ("jax", "jaxlib", "numpy", "torch", "cupy", "pallasc")
@@ -501,27 +414,23 @@ def to_notation(tree: Any, what: str) -> Any:
     if isinstance(tree, ArraySpec):
         return str(tree)
     if isinstance(tree, Call):
-        held = tree.arguments.items()
-        return Call(
-            tree.target, **{key: to_notation(value, f"{what}.{key}") for key, value in held}
-        )
+        return _call_in_notation(tree.target, tree.arguments, what)
     if hasattr(tree, "_fields"):
-        return Call(type(tree), **{k: to_notation(getattr(tree, k), what) for k in tree._fields})
-    if isinstance(tree, Node):
-        raise _cannot_rebuild(what, tree.value)
+        return _call_in_notation(type(tree), tree._asdict(), what)
     if type(tree) is tuple:
         return {"$tuple": [to_notation(item, what) for item in tree]}
-    if isinstance(tree, list):
-        return [to_notation(item, what) for item in tree]
-    if type(tree) is dict and all(isinstance(key, str) for key in tree):
+    is_plain = type(tree) is dict and all(isinstance(key, str) for key in tree)
+    if is_plain or isinstance(tree, list):
         return _mapped(tree, what, to_notation)
-    if isinstance(tree, Mapping):
-        raise _cannot_rebuild(what, tree)
+    if isinstance(tree, Mapping | Node):
+        value = tree.value if isinstance(tree, Node) else tree
+        raise SpecError(
+            f"{what} is {an(type(value).__name__)}, which cannot be rebuilt in another process.",
+            hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
+        )
     return tree
 
 
-def _cannot_rebuild(what: str, value: object) -> SpecError:
-    return SpecError(
-        f"{what} is {an(type(value).__name__)}, which cannot be rebuilt in another process.",
-        hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
-    )
+def _call_in_notation(target: Any, arguments: Mapping[str, Any], what: str) -> Call:
+    values = {key: to_notation(value, f"{what}.{key}") for key, value in arguments.items()}
+    return Call(target, **values)

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pallasc.errors import ArgumentError, SpecError, ToolError
 from pallasc.specs.arrays import parse_dtype
@@ -57,19 +57,10 @@ def read_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: 
         ArgumentError: the array has a different type or shape.
         ToolError: numpy is not installed.
     """
-    with _opened(path, name, what) as (file, shown, what):
-        found, by_columns, data = _checked_head(file, shown, dtype, shape, what)
-        size = math.prod(shape) * found.itemsize
-        data += file.read(max(size + 1 - len(data), 0))
-    if len(data) != size:
-        many = f"more than {size}" if len(data) > size else len(data)
-        raise SpecError(f"{shown} is damaged: {many} bytes instead of {size}.")
-    if by_columns:
-        import numpy as np
-
-        data = np.frombuffer(data, found).reshape(shape, order="F").tobytes()
+    array, shown = _loaded(path, name, dtype, shape, what)
     bits = parse_dtype(dtype).bits
-    packed = data if bits >= 8 else _packed(data, bits, found.kind)
+    data: bytes = array.tobytes()
+    packed = data if bits >= 8 else _packed(data, bits, array.dtype.kind)
     if packed is None:
         raise ArgumentError(f"{what}: {shown} holds numbers that are not {dtype}.")
     return packed
@@ -81,8 +72,7 @@ def check_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what:
     Raises:
         SpecError, ArgumentError, ToolError: as `read_input`.
     """
-    with _opened(path, name, what) as (file, shown, what):
-        _checked_head(file, shown, dtype, shape, what)
+    _loaded(path, name, dtype, shape, what)
 
 
 def names_in(path: Path) -> list[str]:
@@ -116,76 +106,55 @@ def needing_numpy(problem: str) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: Path, name: str, what: str) -> Iterator[tuple[IO[bytes], str, str]]:
-    """Open the file of an array; also yield the names of file and array in messages."""
-    import zipfile
-
-    with _reading(path), path.open("rb") as file:
-        is_archive = file.read(2) == b"PK"
-        file.seek(0)
-        if not is_archive:
-            yield file, str(path), f"{what}: {name}"
-            return
-        with zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
-            yield member, f"{name} in {path}", what
-
-
-@contextmanager
 def _reading(path: Path) -> Iterator[None]:
     """Turn errors from reading a file, which may be a damaged archive, into a `SpecError`."""
-    import zipfile
-    import zlib
-
     try:
         yield
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (
-        zipfile.BadZipFile, zlib.error, LookupError, RuntimeError, ValueError, EOFError
-    ) as error:  # fmt: skip
+    except Exception as error:  # whatever zipfile raises for a damaged archive
         raise SpecError(
             f"{path} is not a .npz file, or is damaged: {error}.",
             hint="Write it with numpy.savez, each array under the name of its input.",
         ) from error
 
 
-def _checked_head(
-    file: IO[bytes], shown: str, dtype: str, shape: tuple[int, ...], what: str
-) -> tuple[Any, bool, bytes]:
-    """Check an array's header; return dtype, order, and the bytes already read after the header.
-
-    Nothing is allocated for an array with the wrong type or shape.
-    """
-    with needing_numpy(f"{shown} cannot be read"):
+def _loaded(
+    path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str
+) -> tuple[Any, str]:
+    """Return the array of an input, and its name in messages."""
+    with needing_numpy(f"{path} cannot be read"):
         import numpy as np
-    head = io.BytesIO(_EIGHT_BIT_FLOAT.sub(b"'|u1'", file.read(_LONGEST_HEAD_BYTES), count=1))
-    try:
-        version = np.lib.format.read_magic(head)
-    except ValueError as error:
-        hint = "Write it with numpy.save."
-        raise SpecError(f"{shown} is not a .npy file.", hint=hint) from error
-    read: Any = getattr(np.lib.format, f"read_array_header_{version[0]}_0", None)
+    import zipfile
+
+    with _reading(path):
+        data, shown = path.read_bytes(), f"{name}: {path}"
+        if data.startswith(b"PK"):
+            data = zipfile.ZipFile(io.BytesIO(data)).read(f"{name}.npy")
+            shown = f"{name} in {path}"
+    head = data[:_LONGEST_HEAD_BYTES]
+    file = io.BytesIO(_EIGHT_BIT_FLOAT.sub(b"'|u1'", head, count=1) + data[len(head) :])
     try:
         with warnings.catch_warnings(action="ignore"):
-            found_shape, by_columns, found = read(head)
-        is_plain = found.kind in "biufcV" and not found.fields and min(found_shape, default=0) >= 0
-    except Exception:  # noqa: BLE001 - whatever numpy raises for a damaged header
+            found = np.lib.format.read_array(file, allow_pickle=False)
+        is_plain = found.dtype.kind in "biufcV" and not found.dtype.fields
+    except Exception:  # noqa: BLE001 - whatever numpy raises for a damaged file
         is_plain = False
     if not is_plain:
         raise SpecError(
-            f"{shown} holds no array of plain numbers: its header cannot be read.",
+            f"{what}: {shown} is not a .npy file of plain numbers, or is damaged.",
             hint="Write it with numpy.save from an array without objects, text or fields.",
         )
-    saved = _saved_dtype(dtype)
-    is_bits = found.kind == "V" and found.itemsize == saved.itemsize and not _OWN.fullmatch(dtype)
-    if found_shape != tuple(shape) or not (found == saved or is_bits):
+    saved, kind = _saved_dtype(dtype), found.dtype
+    is_bits = kind.kind == "V" and kind.itemsize == saved.itemsize and not _OWN.fullmatch(dtype)
+    if found.shape != tuple(shape) or not (kind == saved or is_bits):
         of_bits = "" if _OWN.fullmatch(dtype) else f", for the bits of {dtype}"
         raise ArgumentError(
-            f"{what}: {shown} holds {_short_name(found)}{list(found_shape)}, and the kernel takes "
+            f"{what}: {shown} holds {_short_name(kind)}{list(found.shape)}, and the kernel takes "
             f"{dtype}{list(shape)}.",
             hint=f"Save an array of shape {list(shape)} and of numpy's type {saved.name}{of_bits}.",
         )
-    return found, by_columns, head.read()
+    return found, shown
 
 
 def _short_name(dtype: Any) -> str:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from pallasc.compiler.arrays import (
@@ -44,22 +42,8 @@ from pallasc.specs.bundle.tuned import MOST_VALUES, Reference, pack_reference, p
 from pallasc.specs.bundle.tuned import Sampled as SampledOutput
 from pallasc.specs.spec import Variant
 
-
-@dataclass(frozen=True, slots=True)
-class ArrayFile:
-    """An array, and the name of the file that contains its bytes as in device memory."""
-
-    array: Binding
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFiles:
-    """The inputs and outputs of a launch, in files in one folder."""
-
-    folder: Path
-    inputs: tuple[ArrayFile, ...]
-    outputs: tuple[ArrayFile, ...]
+Arrays = tuple[tuple[Binding, bytes], ...]
+"""Arrays with their bytes as in device memory."""
 
 
 class Compared(Reply, frozen=True, kw_only=True):
@@ -73,13 +57,14 @@ class Compare(Request, frozen=True, kw_only=True):
 
     reply: ClassVar[type[Reply]] = Compared
     variant: Variant
-    launched: LaunchFiles
+    inputs: Arrays
+    outputs: Arrays
     env: Mapping[str, str | None] = {}
 
 
 PROGRAM = "pallasc.compiler.references"
-Launch = Callable[[int], LaunchFiles]
-"""Launches a variant, given its number."""
+Launch = Callable[[int], tuple[Arrays, Arrays]]
+"""Launches a variant, given its number; returns its inputs and outputs."""
 
 
 def compare(
@@ -89,21 +74,20 @@ def compare(
 
     Args:
         variants: variants that have a reference.
-        launch: see `Launch`. Its files may be removed when the comparison is yielded.
+        launch: see `Launch`.
 
     Raises:
         PallascError: a launch or a reference fails.
     """
-    tasks = [
-        _task(number, variant, partial(_compare_request, number, variant, launch))
-        for number, variant in enumerate(variants)
-    ]
+
+    def request(number: int) -> Compare:
+        variant, (inputs, outputs) = variants[number], launch(number)
+        env = declared_values(variant.env)
+        return Compare(variant=variant, env=env, inputs=inputs, outputs=outputs)
+
+    tasks = [_task(n, variant, partial(request, n)) for n, variant in enumerate(variants)]
     for number, reply in _replies(tasks):
         yield number, reply.require(Compared).outputs
-
-
-def _compare_request(number: int, variant: Variant, launch: Launch) -> Compare:
-    return Compare(variant=variant, env=declared_values(variant.env), launched=launch(number))
 
 
 def _task(number: int, variant: Variant, request: Request | Callable[[], Request]) -> Task:
@@ -144,7 +128,6 @@ class Sample(Request, frozen=True, kw_only=True):
     variant: Variant
     inputs: tuple[Binding, ...]
     outputs: tuple[Binding, ...]
-    seed: int
     env: Mapping[str, str | None] = {}
 
 
@@ -155,17 +138,16 @@ class Samples(NamedTuple):
     why: str = ""
 
 
-def positions_of(path: str, size: int, seed: int) -> list[int]:
+def positions_of(path: str, size: int) -> list[int]:
     """Return the indices of the elements of an output to compare, ascending; all if there are few.
 
     Args:
         path: path of the output; outputs with different paths get different indices.
         size: number of its elements.
-        seed: seed of the choice.
     """
     if size <= MOST_VALUES:
         return list(range(size))
-    return sorted(random.Random(f"{seed} {path}").sample(range(size), MOST_VALUES))
+    return sorted(random.Random(f"{SEED} {path}").sample(range(size), MOST_VALUES))
 
 
 def sample_references(
@@ -190,7 +172,6 @@ def sample_references(
                 variant=variant,
                 inputs=plan.inputs,
                 outputs=plan.outputs,
-                seed=SEED,
                 env=declared_values(variant.env),
             )
             tasks.append(_task(number, variant, request))
@@ -239,43 +220,35 @@ def main(requests: int, replies: int) -> int:
 
 def _compare(request: Compare) -> Compared:
     """Run the reference and compare each output."""
-    variant, launched = request.variant, request.launched
-    inputs = {file.array.path: _read(launched.folder, file) for file in launched.inputs}
-    bindings = [file.array for file in launched.outputs]
+    inputs = {array.path: bound_array(array, data) for array, data in request.inputs}
+    expected = _expected(request, inputs, [array for array, _ in request.outputs])
     compared = []
-    for output, expected in zip(
-        launched.outputs, _expected(request, inputs, bindings), strict=True
-    ):
-        rtol, atol = settle_tolerance(variant.tolerance, output.array.dtype)
-        actual = _read(launched.folder, output)
-        compared.append(compare_arrays(actual, expected, rtol=rtol, atol=atol))
+    for (array, data), wanted in zip(request.outputs, expected, strict=True):
+        rtol, atol = settle_tolerance(request.variant.tolerance, array.dtype)
+        compared.append(compare_arrays(bound_array(array, data), wanted, rtol=rtol, atol=atol))
     return Compared(outputs=tuple(compared))
-
-
-def _read(folder: Path, file: ArrayFile) -> Any:
-    return bound_array(file.array, (folder / file.name).read_bytes())
 
 
 def _sample(request: Sample) -> Sampled:
     """Return some elements of each output, for the inputs that `pallasc run` makes."""
     inputs = {}
     for array in request.inputs:
-        data = random_bytes(array.dtype, array.size_bytes, seed=request.seed, name=array.path)
+        data = random_bytes(array.dtype, array.size_bytes, seed=SEED, name=array.path)
         inputs[array.path] = bound_array(array, data)
     expected = _expected(request, inputs, request.outputs)
     # All outputs use one pair of tolerances: the largest.
     limits = [settle_tolerance(request.variant.tolerance, a.dtype) for a in request.outputs]
     pairs = zip(expected, request.outputs, strict=True)
     reference = Reference(
-        seed=request.seed,
+        seed=SEED,
         rtol=max((rtol for rtol, _ in limits), default=0.0),
         atol=max((atol for _, atol in limits), default=0.0),
-        outputs=tuple(_sampled(array, output, request.seed) for array, output in pairs),
+        outputs=tuple(_sampled(array, output) for array, output in pairs),
     )
     return Sampled(data=pack_reference(reference))
 
 
-def _sampled(array: Any, output: Binding, seed: int) -> SampledOutput:
+def _sampled(array: Any, output: Binding) -> SampledOutput:
     """Return some elements of a result.
 
     Raises:
@@ -283,7 +256,7 @@ def _sampled(array: Any, output: Binding, seed: int) -> SampledOutput:
     """
     if array.dtype.kind == "c":
         raise SpecError(f"{output.path} is complex, which reference values cannot be.")
-    positions = positions_of(output.path, array.size, seed)
+    positions = positions_of(output.path, array.size)
     elements = array.reshape(-1)
     return SampledOutput(tuple(positions), tuple(float(elements[each]) for each in positions))
 

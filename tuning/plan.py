@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.analysis.metrics import all_metrics
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.bundling import WrittenBundle, files_read, origins
+from pallasc.compiler.builds.bundling import WrittenBundle, files_read, origins, write_bundle
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.references import Samples, sample_references
 from pallasc.errors import BudgetError, CompileError, NotCachedError, SpecError, ToolError
-from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
@@ -27,7 +26,6 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.spelling import one_line
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, use_text
-from pallasc.specs.user_files import replace_file
 from pallasc.tuning.rules import DEFAULT_SHARE, KINDS, Kind, Point, facts_of, prune
 
 if TYPE_CHECKING:
@@ -159,10 +157,7 @@ def plan_job(
     read = files_read([point.result for point in kept], store)
     origin = origins(selection.specs, artifacts, read=read, ignore=[output])
     data = build_bundle(items, level=DEFAULT_LEVEL, provenance=tuple(origin))
-    replace_file(output, data)
-    ids = tuple(point.id for point in kept)
-    with open_bundle(data) as bundle:
-        planned.written = WrittenBundle(output, None, ids, len(data), bundle.digest)
+    planned.written = write_bundle(output, data, [point.id for point in kept])
     return planned
 
 

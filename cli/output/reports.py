@@ -6,13 +6,14 @@ A new column of a build is a key of `_variant_row`, described in the help of `pa
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
+from msgspec import to_builtins
 
 from pallasc.cli.output.text import (
     STATUS_COLOURS,
@@ -84,12 +85,12 @@ class Outputs(NamedTuple):
                 self.write(check_run(CheckReport((), 0.0, names), error))
             raise
 
-    def write(self, run: Run, reproduction: Reproduction | None = None) -> None:
+    def write(self, run: Run, reproductions: Sequence[Reproduction] | None = None) -> None:
         """Write the requested outputs for a build or a check.
 
         Args:
             run: record of the build or the check.
-            reproduction: result of compiling twice, None if that was not requested.
+            reproductions: results of compiling again, None if that was not requested.
 
         Raises:
             SpecError: a file can no longer be written.
@@ -104,7 +105,7 @@ class Outputs(NamedTuple):
         if self.as_json:
             report: Any = run.report
             is_build = run.command == "build"
-            data = report_json(run, report, reproduction) if is_build else check_json(run, report)
+            data = report_json(run, report, reproductions) if is_build else check_json(run, report)
             echo(json_text(data))
         if self.junit:
             from pallasc.cli.output.junit import junit_xml
@@ -177,14 +178,14 @@ def write_report(data: bytes, path: Path, option: str) -> None:
 
 
 def report_json(
-    run: Run, report: Report, reproduction: Reproduction | None = None
+    run: Run, report: Report, reproductions: Sequence[Reproduction] | None = None
 ) -> dict[str, object]:
     """Return the `--json` object of a build, without the schema version.
 
     Args:
         run: record of the build.
         report: its report.
-        reproduction: result of compiling twice, None if that was not requested.
+        reproductions: results of compiling again, None if that was not requested.
     """
     totals = run.totals(STATUS_COLOURS)
     finished = len(run.outcomes) - totals["skipped"]
@@ -203,8 +204,8 @@ def report_json(
         ],
         "remote": report.remote.to_json() if report.remote else None,
     }
-    if reproduction is not None:
-        data["reproduced"] = [result.to_json() for result in reproduction.results]
+    if reproductions is not None:
+        data["reproduced"] = to_builtins(list(reproductions))
     return data
 
 

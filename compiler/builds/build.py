@@ -58,7 +58,6 @@ from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import CompileError, NotCachedError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import check_budget
-from pallasc.specs.settings import SALT
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.workers.pool import Pool
 
 _WRITES_MANIFEST = ("compiled", "lowered")
-_NO_TOOLCHAIN = "no compiler is installed, and the store does not record which one filled it"
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
 _TICK_S = 0.5
 _POOL_TICK_S = 0.25
@@ -84,8 +82,8 @@ class LastingWorkers(Protocol):
     def setup(self) -> Setup:
         """Return the installed toolchain."""
 
-    def pool(self, tasks: int) -> Pool:
-        """Return the workers for a build with this number of variants."""
+    def pool(self) -> Pool:
+        """Return the workers."""
 
 
 def build(
@@ -136,12 +134,14 @@ class Miss(Struct):
     """Variants of one request that are not in the store.
 
     Attributes:
+        variant: the first of them, which is compiled.
         request: their request.
         found: the result of looking it up.
         indices: positions of the variants.
         explanation: the differences from the nearest entry of the store, with `explain`.
     """
 
+    variant: Variant
     request: Request
     found: LookupResult
     indices: list[int] = field(default_factory=list)
@@ -202,10 +202,6 @@ class _Build(Struct, eq=False):
         _ = self.store.trust
         with self.stack:
             toolchain = self._toolchain()
-            if toolchain is None:
-                for index in range(len(self.variants)):  # without an identity there are no keys
-                    self._settle_uncompiled(index, _NO_TOOLCHAIN)
-                return
             if self.warm is None:
                 self.stack.enter_context(toolchain)
             context, lookup = self._open(toolchain)
@@ -242,7 +238,6 @@ class _Build(Struct, eq=False):
             *self.store.warnings,
             *self.notes,
             *(self.remote.notes if self.remote else ()),
-            *(self.locked.notes() if self.locked else ()),
             *(baseline.notes() if baseline else ()),
             *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
             *stale_row_notes(self.results.values()),
@@ -252,13 +247,11 @@ class _Build(Struct, eq=False):
 
     # ---- the toolchain
 
-    def _toolchain(self) -> Setup | RememberedToolchain | None:
+    def _toolchain(self) -> Setup | RememberedToolchain:
         """Return the installed toolchain, else one that the store was filled with.
 
-        None if neither exists and the build compiles nothing.
-
         Raises:
-            ToolError: the toolchain is incomplete, or there is none to compile with.
+            ToolError: the toolchain is incomplete; or there is none, and the store remembers none.
             NotCachedError: none is installed, and another Python or pallasc filled the store.
         """
         options = self.options
@@ -271,8 +264,8 @@ class _Build(Struct, eq=False):
             return self.setup
         from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains
 
-        if not remembered_toolchains(self.store):
-            return prepare() if options.compiles else None  # raises, and says what to install
+        if options.compiles and not remembered_toolchains(self.store):
+            return prepare()  # raises, and says what to install
         return choose_remembered(self.store, options.locked.lock if options.locked else None)
 
     def _open(self, toolchain: Setup | RememberedToolchain) -> tuple[Context, Lookup]:
@@ -383,10 +376,10 @@ class _Build(Struct, eq=False):
         if isinstance(found, PallascError):
             self._settle(index, VariantResult(variant, "failed", error=found))
         elif found.artifact is None:
-            miss = self.misses.setdefault(request, Miss(request, found))
+            miss = self.misses.setdefault(request, Miss(variant, request, found))
             miss.indices.append(index)
             if not self.options.explain:  # which finds a better reason
-                self._settle_uncompiled(index, miss.reason, miss)
+                self._settle_uncompiled(index, miss)
         else:
             manifest = found.manifest
             self.session.hit(found.action_key or "", seconds=manifest.cost_s)
@@ -405,18 +398,18 @@ class _Build(Struct, eq=False):
 
         explainer = Explainer(lookup)
         for miss in self.misses.values():
-            variant = self.variants[miss.indices[0]]
-            miss.explanation = explainer.explain(variant, miss.request, miss.found)
+            miss.explanation = explainer.explain(miss.variant, miss.request, miss.found)
             for index in miss.indices:
-                self._settle_uncompiled(index, miss.reason, miss)
+                self._settle_uncompiled(index, miss)
 
-    def _settle_uncompiled(self, index: int, reason: str, miss: Miss | None = None) -> None:
+    def _settle_uncompiled(self, index: int, miss: Miss) -> None:
         """Settle a miss if it must not, or cannot, be compiled."""
         variant, options = self.variants[index], self.options
         if options.compiles and self.setup is not None:
             return
         error: PallascError | None = None
-        if options.frozen and miss is not None and miss.found.untrusted:
+        reason = miss.reason
+        if options.frozen and miss.found.untrusted:
             error = untrusted_entry(variant, reason, options.frozen_by)
         elif options.frozen:
             error = NotCachedError(
@@ -432,7 +425,7 @@ class _Build(Struct, eq=False):
                 reason=reason,
             )
         status: Status = "missing" if error is None else "failed"
-        explanation = miss.explanation if miss else None
+        explanation = miss.explanation
         result = VariantResult(variant, status, error=error, reason=reason, explanation=explanation)
         self._settle(index, result)
 
@@ -451,19 +444,17 @@ class _Build(Struct, eq=False):
         self._emit(result.status, result.variant, result)
 
     def _rejection(self, result: VariantResult, artifact: Artifact) -> PallascError | None:
-        variant, baseline = result.variant, self.options.baseline
-        error: PallascError | None = (
-            baseline.check(artifact, variant)
-            if baseline is not None
-            else check_budget(artifact, variant.budget)
-        )
-        if error is None and self.locked is not None:
-            error = self.locked.check(result)
-        if error is None and self.options.fail_on_warning:
-            error = fatal_warning(result, self.options.fail_on_warning)
-        if error is None and variant.tuning and variant.tuning.pad:
-            error = padding_error(result)
-        return error
+        variant, options = result.variant, self.options
+        error: PallascError | None = None
+        if options.baseline is not None:
+            error = options.baseline.check(artifact, variant)
+        else:
+            error = check_budget(artifact, variant.budget)
+        if self.locked is not None:
+            error = error or self.locked.check(result)
+        if options.fail_on_warning:
+            error = error or fatal_warning(result, options.fail_on_warning)
+        return error or padding_error(result)
 
     def _emit(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
@@ -495,7 +486,7 @@ class _Build(Struct, eq=False):
                 "PALLASC_REQUIRE_STORE=0 compiles without storing anything.",
             )
         if self.warm is not None:
-            self.pool = self.warm.pool(count)
+            self.pool = self.warm.pool()
         elif options.executor:
             from pallasc.compiler.workers.cluster import ClusterPool
             from pallasc.compiler.workers.pool import find_capacity
@@ -517,23 +508,19 @@ class _Build(Struct, eq=False):
         pool, misses = self.pool, list(self.misses.values())
         if pool is None or self.setup is None:
             return
-        firsts = [self.variants[miss.indices[0]] for miss in misses]
-        self._introduce(pool, self.setup, lookup, firsts)
+        self._introduce(pool, self.setup, lookup, [miss.variant for miss in misses])
         compiled_s: list[float] = []
         began_s: dict[int, float] = {}
-        tasks = [
-            _task(label, variant, miss.request, lookup)
-            for label, (variant, miss) in enumerate(zip(firsts, misses, strict=True))
-        ]
+        tasks = [_task(label, miss, lookup) for label, miss in enumerate(misses)]
         for _, task, reply in pool.run(tasks):
             if task is None:
-                running = tuple((firsts[each.label], seconds) for each, seconds in pool.running())
+                running = tuple((misses[each.label].variant, s) for each, s in pool.running())
                 done, total = len(self.results), len(self.variants)
                 self.on_event(Tick(running, done, total, tuple(compiled_s), pool.jobs))
                 continue
             if reply is None:
                 began_s[task.label] = time.monotonic()
-                self._emit("started", firsts[task.label], None)
+                self._emit("started", misses[task.label].variant, None)
                 continue
             miss = misses[task.label]
             result = self._result(miss, reply)
@@ -571,7 +558,7 @@ class _Build(Struct, eq=False):
         context, options = lookup.context, self.options
         plugin = BuildPlugin(
             toolchain=context.components(),
-            salt={name: value for name, value in context.variables.items() if name == SALT},
+            variables=context.variables,
             environment=counted_values(setup.environment),
             ptxas=options.ptxas and setup.toolchain.ptxas,
             timeout_s=options.timeout_s or _CLUSTER_TIMEOUT_S,
@@ -585,8 +572,11 @@ class _Build(Struct, eq=False):
         """Return the result of a miss's first variant, and publish what the worker could not."""
         from pallasc.compiler.workers.messages import Compiled, Failed
 
-        variant = self.variants[miss.indices[0]]
-        result = VariantResult(variant, "failed", reason=miss.reason, explanation=miss.explanation)
+        variant = miss.variant
+        result = VariantResult(
+            variant, "failed", reason=miss.reason, explanation=miss.explanation,
+            request=miss.request,
+        )  # fmt: skip
         if isinstance(reply, Failed):
             return replace(
                 result, error=self._error(variant, reply), output=reply.output, died=reply.died,
@@ -595,24 +585,26 @@ class _Build(Struct, eq=False):
         reply = reply.require(Compiled)
         for topic, warning in reply.warnings.items():
             self.store.tell_once(topic, warning)
-        if reply.conflict is not None:
-            self.notes.append(f"{variant.id} is not deterministic: {reply.conflict}")
+        put, self.store.not_stored = reply.put, ""
+        if put.conflict:
+            self.notes.append(f"{variant.id} is not deterministic: {put.reason}")
         if reply.uncached:
             self.notes.append(f"{variant.id} will be lowered again: {reply.uncached}")
-        self._sign(variant, miss.request.key, reply)
-        if self.remote is not None and reply.stored and reply.manifest_key:
-            self.remote.offer(reply.manifest_key, variant.id)
+        name = self._publish(variant, miss.request.key, reply)
+        if self.remote is not None and put.stored and name:
+            self.remote.offer(name, variant.id)
         artifact = None
-        if reply.stored:  # read on demand, so that it need not stay in memory
-            artifact = stored_artifact(self.store, reply.action, record=reply.digest or "")
+        if put.stored:  # read on demand, so that it need not stay in memory
+            artifact = stored_artifact(self.store, reply.action, record=reply.digest)
         if artifact is None and reply.record is not None:
             artifact = Artifact(reply.record, reply.blobs.__getitem__)
         if artifact is None:
             return replace(result, error=CompileError("the store lost the new artifact"))
-        if self.options.require_store and reply.not_stored:
+        not_stored = self.store.not_stored or ("" if put.conflict else put.reason)
+        if self.options.require_store and not_stored:
             error = ToolError(
                 f"it was compiled, but the store {self.store.root} could not keep it: "
-                f"{reply.not_stored}.",
+                f"{not_stored}.",
                 hint="Make room, or name another folder with --store; PALLASC_REQUIRE_STORE=0 goes "
                 "on without.",
             )
@@ -626,24 +618,28 @@ class _Build(Struct, eq=False):
             result, status="compiled" if reply.status == "compiled" else "lowered",
             seconds=reply.seconds, action_key=reply.action, artifact=artifact,
             printed=reply.printed, diagnostics=reply.diagnostics, missed=reply.missed,
-            manifest_key=reply.manifest_key,
+            manifest_key=name,
         )  # fmt: skip
 
-    def _sign(self, variant: Variant, key: str, reply: Compiled) -> None:
-        """Sign and publish a worker's manifest; it must name the artifact that it reported."""
+    def _publish(self, variant: Variant, key: str, reply: Compiled) -> str:
+        """Sign and publish a worker's manifest; return its name, "" if there is none.
+
+        It must name the artifact that the worker reported.
+        """
         from pallasc.cache.manifests import manifest_from_json
 
         body = reply.manifest
         if body is None:
-            return
+            return ""
         if (body.get("action"), body.get("record")) != (reply.action, reply.digest):
             note = "its manifest names another artifact and was not stored"
             self.notes.append(f"{variant.id}: {note}")
-            return
+            return ""
         try:
-            self.store.put_set(key, manifest_from_json(key, body))
+            return self.store.put_set(key, manifest_from_json(key, body))
         except PallascError as error:
             self.notes.append(f"{variant.id} was not signed: {error.message}")
+            return ""
 
     def _error(self, variant: Variant, failed: Failed) -> PallascError:
         """Return a variant's error; if its process died, with a command that reproduces it."""
@@ -686,28 +682,26 @@ def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
     """
     from pallasc.compiler.workers.pool import Pool, find_capacity
 
-    capacity = find_capacity()
-    jobs = options.jobs or capacity.jobs(tasks)
-    memory = options.memory_bytes
     return Pool(
-        jobs,
+        options.jobs or find_capacity().jobs(tasks),
         setup.environment,
         timeout_s=options.timeout_s,
-        memory_bytes=(capacity.memory_bytes(jobs) if memory is None else memory) or None,
+        memory_bytes=options.memory_bytes,
         tick_s=_POOL_TICK_S,
         alone=options.alone,
     )
 
 
-def _task(label: int, variant: Variant, request: Request, lookup: Lookup) -> Task:
+def _task(label: int, miss: Miss, lookup: Lookup) -> Task:
     from pallasc.compiler.workers.messages import Compile, Task
 
+    variant, request = miss.variant, miss.request
     folders = os.pathsep.join([variant.base_dir, *request.place.folders])
     declared = declared_values(variant.env)
 
     def message() -> Compile:
         return Compile(
-            variant=variant,
+            variant=replace(variant, tuning=None, locations={}),
             request=request.key,
             fields=request_fields(variant, lookup.context),
             data=data_digests(variant, lookup.context.digests),

@@ -173,7 +173,7 @@ def make_bundle(
         for _, _, results in groups
     ]
     bundles = tuple(
-        _written(path, data, results, target)
+        write_bundle(path, data, [result.variant.id for result in results], target)
         for (target, path, results), data in zip(groups, packed, strict=True)
     )
     return BundleResult(report, bundles, provenance)
@@ -190,24 +190,23 @@ def _groups(
     groups: dict[str, list[VariantResult]] = {}
     for result in results:
         target = result.variant.target
-        name = target.name if split_by == "target" else target.arch
-        groups.setdefault(name, []).append(result)
+        groups.setdefault(target.name if split_by == "target" else target.arch, []).append(result)
     return [
         (name, place.with_name(f"{place.stem}-{name}{place.suffix}"), groups[name])
         for name in sorted(groups)
     ]
 
 
-def _written(
-    path: Path, data: bytes, results: Sequence[VariantResult], target: str | None = None
+def write_bundle(
+    path: Path, data: bytes, variants: Sequence[str], target: str | None = None
 ) -> WrittenBundle:
+    """Write the bytes of a bundle with these variants; an existing file is replaced atomically."""
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.user_files import replace_file
 
     replace_file(path, data)
-    ids = tuple(result.variant.id for result in results)
     with open_bundle(data) as bundle:
-        return WrittenBundle(path, target, ids, len(data), bundle.digest)
+        return WrittenBundle(path, target, tuple(variants), len(data), bundle.digest)
 
 
 def _item(result: VariantResult, lines: bytes | None) -> Item:

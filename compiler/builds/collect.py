@@ -29,9 +29,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -55,14 +55,13 @@ from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, project_env
-from pallasc.specs.spec import Spec, Variant, spec_from_json, spec_to_json
+from pallasc.specs.spec import Spec, Variant, spec_from_json
 from pallasc.specs.spelling import one_line
 from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.messages import Collected, Failed, Reply
-    from pallasc.compiler.workers.pool import Pool
 
 _SCHEMA = "2"
 _TICK_S = 0.5
@@ -101,7 +100,6 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit, and the
             other files are still read; None raises the error.
-        workers: processes that execute files, None for a new one per file.
         programs: whether to read the programs of the files instead of their kernels.
         remembered: keys of the manifests in which the store remembers the files that were read.
     """
@@ -113,7 +111,6 @@ class SpecReader(Struct, frozen=True, kw_only=True):
     frozen_by: str = "--frozen"
     on_tick: OnTick | None = None
     broken: Callable[[SpecError], None] | None = None
-    workers: Pool | None = None
     programs: bool = False
     remembered: list[str] = field(default_factory=list)
     _missed: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
@@ -199,9 +196,11 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         try:
             literal = _literal_env(path)
             collected = self._ask_worker(path, {*of_project, *literal})
-            declared = {name for spec in collected.specs for name in spec.env}
+            specs = _parsed(collected.specs)
+            declared = {name for spec in specs for name in spec.env}
             if declared & collected.missed.keys() & {*os.environ}:
                 collected = self._ask_worker(path, {*of_project, *declared})
+                specs = _parsed(collected.specs)
         except _ProcessError as error:
             if self.broken is None:
                 raise
@@ -210,7 +209,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         self._remember(key, collected, digests, declared)
         self._missed.append((Path(path).name, collected.missed))
         self._tell(path, collected.diagnostics)
-        return list(collected.specs)
+        return specs
 
     def _known_keys(
         self, path: str, key: str, digests: FileDigests, of_project: Iterable[str]
@@ -235,7 +234,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
 
         manifest = replace(
             make_manifest("", collected.sources, digests),
-            specs=json.dumps([spec_to_json(spec) for spec in collected.specs]),
+            specs=json.dumps(collected.specs),
             env=declared_fields(sorted(declared)),
             diagnostics=[each.to_json() for each in collected.diagnostics],
         )
@@ -274,13 +273,22 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         raise error
 
     def _reply(self, path: str, names: Iterable[str]) -> Reply:
-        from pallasc.compiler.workers.messages import Collect, Task
+        from pallasc.compiler.workers.messages import Collect, Listen, Task
+        from pallasc.compiler.workers.pool import Pool
 
         request = Collect(path=path, env=declared_values(names))
         # The folder is used to locate a crash.
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
-        with nullcontext(self.workers) if self.workers else self.open_workers() as pool:
+        # Starting Python does not count as the file's time.
+        with Pool(
+            1,
+            settled(os.environ),
+            Listen(),
+            timeout_s=self.timeout_s,
+            memory_bytes=self.memory_bytes,
+            tick_s=None if self.on_tick is None else _TICK_S,
+        ) as pool:
             for _, _, reply in pool.run([task]):
                 if reply is not None:
                     return reply
@@ -291,33 +299,13 @@ class SpecReader(Struct, frozen=True, kw_only=True):
             "the process that executes this file sent no answer.", location=Location(path)
         )
 
-    def open_workers(self) -> Pool:
-        """Return a pool that executes files, one at a time, each in a separate process."""
-        from pallasc.compiler.workers.messages import Listen
-        from pallasc.compiler.workers.pool import Pool, find_capacity
-
-        memory = self.memory_bytes
-        return Pool(
-            1,
-            settled(os.environ),
-            Listen(),  # starting Python does not count as the file's time
-            timeout_s=self.timeout_s,
-            memory_bytes=(find_capacity().memory_bytes(1) if memory is None else memory) or None,
-            tick_s=None if self.on_tick is None else _TICK_S,
-        )
-
 
 def _only_others(spec: Spec) -> SpecError:
-    if spec.program is None:
-        return SpecError(
-            "these specs declare kernels and no program.",
-            location=spec.location,
-            hint="Declare programs under 'programs:'; pallasc build compiles kernels.",
-        )
+    kinds = ["programs and no kernel", "kernels and no program"]
     return SpecError(
-        "these specs declare programs and no kernel.",
+        f"these specs declare {kinds[spec.program is None]}.",
         location=spec.location,
-        hint="pallasc warm compiles programs.",
+        hint="pallasc build compiles kernels; pallasc warm compiles programs.",
     )
 
 
@@ -375,10 +363,21 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
 
 def _remembered(manifest: Manifest) -> list[Spec] | None:
     """Return the specs in a manifest, None if malformed: the store may be untrusted."""
+    with suppress(SpecError, TypeError, ValueError, RecursionError):
+        return _parsed(json.loads(manifest.specs))
+    return None
+
+
+def _parsed(specs: Iterable[Mapping[str, Any]]) -> list[Spec]:
+    """Return the specs that `spec_to_json` converted, in a process that ran the user's code.
+
+    Raises:
+        SpecError: they are malformed.
+    """
     try:
-        return [spec_from_json(dict(item)) for item in json.loads(manifest.specs)]
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, PallascError):
-        return None
+        return [spec_from_json(dict(spec)) for spec in specs]
+    except (AttributeError, LookupError, TypeError, ValueError, PallascError) as error:
+        raise SpecError(f"the declarations of this file are damaged: {error}.") from error
 
 
 def _process_error(path: str, failed: Failed) -> _ProcessError:
@@ -445,14 +444,10 @@ def parse_shard(text: str) -> Shard:
             hint="K is the number of this shard, from 1, and N is how many there are.",
         )
     shard = Shard(int(found[1]), int(found[2]))
-    if not 1 <= shard.of <= MOST_SHARDS:
-        raise SpecError(f"--shard {text}: there are 1 to {MOST_SHARDS:,} shards, got {shard.of:,}.")
-    if not 1 <= shard.number <= shard.of:
-        hint = "Shards are numbered from 1: add 1 to a number that starts at 0."
+    if not 1 <= shard.of <= MOST_SHARDS or not 1 <= shard.number <= shard.of:
         raise SpecError(
-            f"--shard {text}: of {shard.of:,} shards, the first is 1/{shard.of} and the last "
-            f"{shard.of}/{shard.of}.",
-            hint=hint if shard.number == 0 else None,
+            f"--shard {text}: there are 1 to {MOST_SHARDS:,} shards, and the first is 1.",
+            hint="Add 1 to a number that starts at 0." if shard.number == 0 else None,
         )
     return shard
 

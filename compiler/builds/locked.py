@@ -4,11 +4,8 @@
   not in the lock, or has another action key or artifact. A rewritten spec with the same result
   matches. Without a lock file the build fails.
 * `--frozen`: nothing is compiled. Exit code 3 for each variant that is not available unchanged.
-  With a lock file, a variant must be in it; its sources must be unchanged, if a manifest in the
-  store lists them; and the store must have the complete record with the lock's digest. If the store
-  has the record but no manifest, changes of sources cannot be detected: unless the spec has changed
-  (by the lock's request key), the lock's action key is used, and a note gives the number of such
-  variants. Without a lock file, every variant must be a hit by its manifest.
+  Every variant must be a hit by its manifest. With a lock file, it must also be in the lock, with
+  the same action key and artifact.
 * both: as `--frozen`, and there must be a lock file.
 
 A changed source fails `--frozen` even if it lowers to the same module: only lowering would show it.
@@ -32,17 +29,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pallasc.cache.manifests import NOT_SIGNED, Manifest
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import (
     Lookup,
     LookupResult,
     Request,
-    artifact_of_action,
     untrusted_entry,
 )
 from pallasc.compiler.toolchain.identity import TRACING_PACKAGES
-from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
 from pallasc.specs.loading.lock import (
@@ -131,9 +125,8 @@ class LockedLookup:
         frozen_by: str = "",
     ) -> None:
         self._file, self._lock, self._variants, self.lookup = file, lock, variants, lookup
-        self._store, self._frozen_by = lookup.store, frozen_by
+        self._frozen_by = frozen_by
         self._reasons: dict[str, str] = {}
-        self._unchecked = 0  # variants that were taken by the lock's action key alone
         self._require_toolchain()
 
     def _require_toolchain(self) -> None:
@@ -166,15 +159,15 @@ class LockedLookup:
         cached = self.lookup.find(request)
         if cached.artifact is not None:
             return cached
-        if self._has_manifest(request):
+        if not cached.is_new:
             self._reasons[variant.id] = cached.reason
         if not self._frozen_by:
             return cached
-        if cached.untrusted or (self._store.trust.required and not self._has_manifest(request)):
-            # A lock does not cover signatures.
-            reason = cached.reason if cached.untrusted else NOT_SIGNED
-            raise untrusted_entry(variant, reason, self._frozen_by)
-        return self._by_action_key(variant, request, entry)
+        if cached.untrusted:  # a lock does not cover signatures
+            raise untrusted_entry(variant, cached.reason, self._frozen_by)
+        reason = _SPEC_CHANGED if request.key != entry.request else cached.reason
+        hint = f"Build without {self._frozen_by}, or restore the store that the lock was made with."
+        raise _refused(variant, f"would have to be compiled: {reason}", hint)
 
     def check(self, result: VariantResult) -> NotCachedError | None:
         """Return the error of a result that differs from the lock, None if it matches."""
@@ -230,41 +223,8 @@ class LockedLookup:
             f"and {file} has {entry.artifact}"
         )
 
-    def notes(self) -> list[str]:
-        """Return notes on how variants were found."""
-        if not self._unchecked:
-            return []
-        return [
-            f"this store does not know the sources of {self._unchecked} of the variants: the "
-            f"entries of {self._file} were used, and sources may have changed since"
-        ]
-
     def _hint(self, purpose: str = "If that is intended") -> str:
         return f"{purpose}: {update_command(self._file)}"
-
-    def _has_manifest(self, request: Request) -> bool:
-        return any(self._store.believes(*held) for held in self._store.sets(request.key))
-
-    def _by_action_key(self, variant: Variant, request: Request, entry: Entry) -> LookupResult:
-        """Return the artifact of a lock's entry, unless it is known to be out of date."""
-        reason = self._reasons.get(variant.id, "")
-        if not reason and request.key != entry.request:
-            reason = _SPEC_CHANGED
-        if reason:
-            hint = f"Build without {self._frozen_by}."
-            raise _refused(variant, f"would have to be compiled: {reason}", hint)
-        artifact = artifact_of_action(self._store, entry.action)
-        if artifact is None:
-            raise _refused(
-                variant,
-                f"is not in the store: {self._store.root} has no complete record under action key "
-                f"{entry.action}",
-                f"Build without {self._frozen_by}, or restore the store that the lock was "
-                "made with.",
-            )
-        self._unchecked += 1
-        diagnostics = [each.to_json() for each in stored_for_action(self._store, entry.action)]
-        return LookupResult(entry.action, artifact, manifest=Manifest(diagnostics=diagnostics))
 
     def _why(self, result: VariantResult, entry: Entry) -> str:
         """Return why a variant's action key differs from its entry, as far as known."""

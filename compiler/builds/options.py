@@ -8,7 +8,7 @@ new: it is not compared, and a note reports it. Only `pallasc build` checks rule
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,12 +123,12 @@ class Baseline(Struct, frozen=True):
 
     Attributes:
         name: the file, for messages.
-        find: returns the resources of a variant by its id; None if it is not in the file.
+        resources: resources of variants by their id.
         absent: ids of variants with rules that `check` did not find.
     """
 
     name: str
-    find: Callable[[str], Resources | None]
+    resources: Mapping[str, Resources]
     absent: list[str] = field(default_factory=list)
 
     def check(self, artifact: Artifact, variant: Variant) -> BudgetError | None:
@@ -136,7 +136,7 @@ class Baseline(Struct, frozen=True):
         rules = variant.budget.rules()
         if not rules:
             return check_budget(artifact, variant.budget)
-        before = self.find(variant.id) or Resources()
+        before = self.resources.get(variant.id, Resources())
         if any(getattr(before, name) is None for name in rules):
             self.absent.append(variant.id)
         return check_budget(artifact, variant.budget, before=before, baseline=self.name)
@@ -167,14 +167,21 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         CorruptError: the bundle is damaged, or not signed as this machine requires.
     """
     first = next((variant for variant in variants if variant.budget.rules()), None)
-    if path is not None:
-        return open_baseline(path)
-    if first is None:
+    if path is None and first is None:
         return None
-    from pallasc.specs.loading.lock import LOCK_FILE, update_command  # most builds need none of it
+    from pallasc.specs.bundle.format import is_bundle  # most builds need none of it
+    from pallasc.specs.loading.lock import LOCK_FILE, read_lock, update_command
 
-    if LOCK_FILE.exists():
-        return open_baseline(LOCK_FILE)
+    place = path or LOCK_FILE
+    if is_bundle(place):
+        return Baseline(str(place), _in_bundle(place))
+    lock = read_lock(place)
+    if lock is not None:
+        return Baseline(str(place), lock.resources)
+    if path is not None or first is None:
+        raise SpecError(
+            f"--baseline: there is no {path}.", hint=f"Make it with: {update_command(place)}"
+        )
     rule = first.budget.rules()[0]
     raise SpecError(
         f"{first.name}.budget.{rule}: {getattr(first.budget, rule)!r} is relative to a "
@@ -185,40 +192,12 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
     )
 
 
-def open_baseline(path: Path) -> Baseline:
-    """Return the baseline in a lock or a bundle.
-
-    Raises:
-        SpecError: it does not exist, or cannot be read.
-        CorruptError: the bundle is damaged, or not signed as this machine requires.
-    """
-    from pallasc.specs.bundle.format import is_bundle
-
-    if is_bundle(path):
-        return _in_bundle(path)
-    from pallasc.specs.loading.lock import read_lock, update_command
-
-    lock = read_lock(path)
-    if lock is None:
-        raise SpecError(
-            f"--baseline: there is no {path}.", hint=f"Make it with: {update_command(path)}"
-        )
-    return Baseline(str(path), lock.resources.get)
-
-
-def _in_bundle(path: Path) -> Baseline:
+def _in_bundle(path: Path) -> dict[str, Resources]:
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
 
-    bundle = open_bundle(path)
-    bundle.check_policy(read_policy())
-    entries = {entry.id: entry for entry in bundle.entries()}
-
-    def find(variant: str) -> Resources | None:
-        entry = entries.get(variant)
-        if entry is None:
-            return None
+    with open_bundle(path) as bundle:
+        bundle.check_policy(read_policy())
         # As compiled: the shipped blobs may lack debug sections and be smaller.
-        return resources_of(Artifact(bundle.record(entry), lambda key: b""))
-
-    return Baseline(str(path), find)
+        records = {entry.id: bundle.record(entry) for entry in bundle.entries()}
+    return {name: resources_of(Artifact(each, lambda key: b"")) for name, each in records.items()}

@@ -58,18 +58,8 @@ def build_programs(
         results.update(zip(indices, report.results, strict=True))
         if report.interrupted or (report.exit_code and not options.keep_going):
             break
-    return _joined(changed, results, reports)
-
-
-def _joined(
-    variants: Sequence[Variant], results: Mapping[int, VariantResult], reports: Sequence[Report]
-) -> Report:
-    ordered = (
-        results.get(index) or VariantResult(variant, "skipped")
-        for index, variant in enumerate(variants)
-    )
     return Report(
-        tuple(ordered),
+        tuple(results.get(i) or VariantResult(each, "skipped") for i, each in enumerate(changed)),
         sum(report.seconds for report in reports),
         tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         any(report.interrupted for report in reports),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct, structs
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.locked import OTHER_ACTION_KEY, LockedLookup, tables_of
+from pallasc.compiler.builds.locked import OTHER_ACTION_KEY, Locked, tables_of
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.inputs.lookup import Lookup, Request, Requests
-from pallasc.compiler.inputs.manifest import installed_or_remembered
-from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
 from pallasc.specs.artifacts.resources import resources_of
 from pallasc.specs.loading.lock import (
@@ -27,41 +26,28 @@ from pallasc.specs.loading.lock import (
     tuned_in,
     update_command,
 )
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import Budget, Variant
 
 _SAME_RESULT = "its spec has changed, with the same result"
 _NOT_DETERMINISTIC = "the same action key gave another artifact"
 
 
-@dataclass(frozen=True, slots=True)
-class LockCheck:
-    """The differences of variants from a lock, and notes on the comparison.
-
-    `tables` names the kernels and targets whose table or `tune` differs.
-    """
-
-    changes: tuple[Change, ...]
-    notes: tuple[str, ...] = ()
-    tables: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LockUpdate:
-    """The result of an update.
+class LockReport(Struct, frozen=True):
+    """The differences of variants from a lock.
 
     Attributes:
-        lock: the new lock; the old one if a variant failed.
-        changes: changed entries.
-        toolchain: differences between the toolchains, in words.
+        lock: the new lock of an update; otherwise, and if a variant failed, the old one.
         report: report of the build.
+        changes: changed entries.
         tables: kernels and targets whose table or `tune` differs.
+        toolchain: differences between the toolchains, in words.
     """
 
     lock: Lock
-    changes: tuple[Change, ...]
-    toolchain: tuple[str, ...]
     report: Report
+    changes: tuple[Change, ...] = ()
     tables: tuple[str, ...] = ()
+    toolchain: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -77,7 +63,7 @@ def check_lock(
     whole: bool,
     store: Store,
     ptxas: Path | None = None,
-) -> LockCheck:
+) -> LockReport:
     """Compare variants with a lock without compiling anything.
 
     Args:
@@ -90,23 +76,20 @@ def check_lock(
 
     Raises:
         NotCachedError: the lock is for another toolchain.
+        CorruptError: signatures are required, and no trusted key signed an entry.
         ToolError: the toolchain is incomplete, a data file cannot be read; or no compiler is
             installed, and the store does not remember one.
     """
-    entries = lock.variants
-    with installed_or_remembered(store, ptxas=ptxas, lock=lock) as setup:
-        context = setup.context(store)
-        lookup = Lookup(context, store)
-        frozen = LockedLookup(str(file), lock, lookup, variants, frozen_by="--frozen")
-        checked = [_check(v, entries.get(v.id), lookup.requests.of(v), frozen) for v in variants]
-        notes = (*frozen.notes(), *context.notes())
-        context.digests.save()
+    plain = [structs.replace(variant, budget=Budget()) for variant in variants]
+    options = Options(frozen=True, locked=Locked(str(file), lock), ptxas=ptxas)
+    report = build(plain, store=store, options=options)
+    checked = [_check(result, lock.variants.get(result.variant.id)) for result in report.results]
     changes = [change for change in checked if change is not None]
     if whole:
-        gone = entries.keys() - {variant.id for variant in variants}
-        changes += [Change("dropped", name, entries[name]) for name in gone]
+        gone = lock.variants.keys() - {variant.id for variant in variants}
+        changes += [Change("dropped", name, lock.variants[name]) for name in gone]
     changes.sort(key=lambda change: change.variant)
-    return LockCheck(tuple(changes), notes, _tables(variants, lock, whole=whole))
+    return LockReport(lock, report, tuple(changes), _tables(variants, lock, whole=whole))
 
 
 def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
@@ -115,25 +98,24 @@ def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[st
     return tuple(changed_tables(lock.tables, tables_of(variants), names))
 
 
-def _check(
-    variant: Variant, entry: Entry | None, request: Request, lookup: LockedLookup
-) -> Change | None:
+def _check(result: VariantResult, entry: Entry | None) -> Change | None:
+    name, error = result.variant.id, result.error
     if entry is None:
-        return Change("added", variant.id)
-    try:
-        cached = lookup.find(variant, request)
-    except NotCachedError as missing:
-        return Change("unknown", variant.id, entry, reason=missing.reason)
-    if cached.artifact is None or cached.action_key is None:
-        return Change("unknown", variant.id, entry, reason=cached.reason)
-    after = Entry(cached.action_key, cached.artifact.digest, request.key)
+        return Change("added", name)
+    if error is not None and not isinstance(error, NotCachedError):
+        raise error
+    after = _entry(result)
+    if after is None:
+        return Change("unknown", name, entry, reason=error.reason if error else result.reason)
     if after == entry:
         return None
-    result = VariantResult(
-        variant, "hit", 0.0, cached.action_key, cached.artifact, manifest_key=cached.manifest_key
-    )
-    reason = lookup.difference(result) or _SAME_RESULT
-    return Change("changed", variant.id, entry, after, reason)
+    return Change("changed", name, entry, after, error.reason if error else _SAME_RESULT)
+
+
+def _entry(result: VariantResult) -> Entry | None:
+    if result.action_key is None or result.artifact is None or result.request is None:
+        return None
+    return Entry(result.action_key, result.artifact.digest, result.request.key)
 
 
 def update_lock(
@@ -145,7 +127,7 @@ def update_lock(
     store: Store,
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
-) -> LockUpdate:
+) -> LockReport:
     """Build variants, and return the lock with their entries; nothing is written.
 
     Args:
@@ -162,26 +144,18 @@ def update_lock(
         ToolError: the toolchain is not complete.
     """
     old = lock or Lock()
-    with prepare(options.ptxas) as setup:
-        context = setup.context(store)
-        toolchain = context.components()
-        requests = [request.key for request in map(Requests(context).of, variants)]
-    names = {variant.id for variant in variants}
+    report = build(variants, store=store, options=options, on_event=on_event)
+    toolchain = report.context.components() if report.context else {}
     changed_parts = differences(old.toolchain, toolchain) if old.variants else []
-    if changed_parts and not whole and not old.variants.keys() <= names:
+    if changed_parts and not whole and not old.variants.keys() <= {v.id for v in variants}:
         raise NotCachedError(
             f"{file} is for another toolchain: {'; '.join(changed_parts)}; the entries that this "
             "update keeps would not match this one.",
             hint=f"Update all of it, without -k and --target: {update_command(file)}",
         )
-    report = build(variants, store=store, options=options, on_event=on_event)
-    entries = {
-        result.variant.id: Entry(result.action_key, result.artifact.digest, request)
-        for result, request in zip(report.results, requests, strict=True)
-        if result.artifact is not None and result.action_key is not None
-    }
+    entries = {result.variant.id: entry for result in report.results if (entry := _entry(result))}
     if len(entries) < len(variants) or report.exit_code:
-        return LockUpdate(old, (), tuple(changed_parts), report)
+        return LockReport(old, report, toolchain=tuple(changed_parts))
     # For a hit, the compile time comes from the store; 0 if unknown.
     took = {
         r.variant.id: r.seconds if r.status == "compiled" else r.saved_s for r in report.results
@@ -194,7 +168,7 @@ def update_lock(
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
     tables = _tables(variants, old, whole=whole)
-    return LockUpdate(new, explained, tuple(changed_parts), report, tables)
+    return LockReport(new, report, explained, tables, tuple(changed_parts))
 
 
 def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:

@@ -9,18 +9,18 @@ this machine are not sent (`inputs/manifest`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.report import Report
 from pallasc.compiler.inputs.lookup import Lookup, Request
 from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_portable
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.specs.settings import SALT, cache_salt
-from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.remote import Remote
@@ -160,29 +160,26 @@ class Sendable(NamedTuple):
     bound: dict[str, str]
 
 
-def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
-    """Look up variants, and return the ones that may be sent; nothing is compiled.
+def sendable(report: Report, store: Store) -> Sendable:
+    """Return the variants that may be sent, from the report of a build that compiles nothing.
 
     Raises:
-        ToolError: the toolchain is incomplete, or none is installed and the store remembers none.
+        PallascError: a variant could not be looked up.
     """
-    keys: dict[str, None] = {}
+    keys: list[str] = []
     bound: dict[str, str] = {}
-    absent = 0
-    with installed_or_remembered(store) as setup:
-        context = setup.context(store)
-        lookup = Lookup(context, store)
-        for variant in variants:
-            request = lookup.requests.of(variant)
-            found = lookup.find(request)
-            if found.artifact is None:
-                absent += 1
-            elif why := why_not_portable(found.manifest):
-                bound[variant.id] = why
-            else:
-                keys[found.manifest_key] = None
-        context.digests.save()
-        return Sendable(namespace(setup), tuple(keys), absent, bound)
+    for result in report.results:
+        if result.error is not None:
+            raise result.error
+        manifest = store.find_manifest(result.manifest_key) if result.manifest_key else None
+        if manifest is None:
+            continue
+        if why := why_not_portable(manifest):
+            bound[result.variant.id] = why
+        else:
+            keys.append(result.manifest_key)
+    absent = len(report.results) - len(keys) - len(bound)
+    return Sendable(namespace_here(store), tuple(dict.fromkeys(keys)), absent, bound)
 
 
 def namespace_here(store: Store) -> str:

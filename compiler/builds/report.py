@@ -54,7 +54,7 @@ class VariantResult(Struct, frozen=True):
         manifest_key: key of the manifest that lists its inputs, "" if unknown.
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
         missed: variables and files that its code requested but could not see (`hidden_notes`).
-        request: its look-up keys, None if it has none or is not a hit.
+        request: its look-up keys, None if it has none.
         remote: whether a hit came from the remote store, in this build.
     """
 
@@ -195,7 +195,7 @@ def fatal_warning(result: VariantResult, patterns: Iterable[re.Pattern[str]]) ->
 
     An artifact without a Mosaic kernel, and the notes on hidden inputs, count as warnings.
     """
-    from pallasc.compiler.workers.diagnostics import Diagnostic, check_diagnostics
+    from pallasc.compiler.workers.diagnostics import Diagnostic
 
     kernels = result.artifact.kernels if result.artifact else ()
     found = [*result.diagnostics]
@@ -208,7 +208,15 @@ def fatal_warning(result: VariantResult, patterns: Iterable[re.Pattern[str]]) ->
         if _is_here(name):
             text = _note(name, {kernel: ""})
             found.append(Diagnostic("lower", "pallasc", str(place), text))
-    return check_diagnostics(found, patterns, result.variant.base_dir)
+    for pattern in patterns:
+        for diagnostic in found:
+            if pattern.search(str(diagnostic)):
+                return CheckError(
+                    f"it compiles with a warning: {diagnostic}",
+                    location=diagnostic.place(result.variant.base_dir),
+                    hint=f"--fail-on-warning {pattern.pattern!r} matches it.",
+                )
+    return None
 
 
 def _is_here(name: str) -> bool:
@@ -219,7 +227,8 @@ def _is_here(name: str) -> bool:
 
 def _note(name: str, kernels: Mapping[str, str]) -> str:
     (first, place), *others = kernels.items()
-    who = first if not others else f"{first} and {_more(others)}"
+    plural = "s" if len(others) > 1 else ""
+    who = f"{first} and {len(others)} other kernel{plural}" if others else first
     where = f" ({place})" if place else ""
     if name.startswith(_HOME):
         return (
@@ -235,11 +244,6 @@ def _note(name: str, kernels: Mapping[str, str]) -> str:
         f'To let it through, write env: ["{name}"] in the spec, or env = ["{name}"] under '
         "[tool.pallasc] in pyproject.toml."
     )
-
-
-def _more(others: Iterable[object]) -> str:
-    count = len(list(others))
-    return f"{count} other kernel{'s' if count > 1 else ''}"
 
 
 def padding_error(result: VariantResult) -> SpecError | None:

@@ -1,8 +1,8 @@
-"""Compile variants twice, each alone in a process, and compare the bytes, also with the store.
+"""Compile variants again, each alone in a process, and compare the bytes with a build's.
 
-Both builds start with an empty store. No process has compiled anything before, so a variant whose
-artifact in the build itself was affected by earlier compilations is found. The hash seed is the
-same: it is fixed for all workers.
+The second build starts with an empty store. No process has compiled anything before, so a variant
+whose artifact in the first build was affected by earlier compilations is found. The hash seed is
+the same: it is fixed for all workers.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pallasc.cache import files, format, stat_digest
@@ -27,75 +27,28 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.spec import Variant
 
-Outcome = Literal["same", "different", "failed", "skipped"]
-
 _MOST_DIFFERENCES = 20
 _LONGEST_VALUE = 80
 
 
-@dataclass(frozen=True, slots=True)
-class ReproduceResult:
-    """The result of compiling one variant twice.
+class Reproduction(Struct, frozen=True):
+    """The result of compiling one variant again, as `--json` prints it.
 
     Attributes:
         variant: id of the variant.
-        outcome: `failed` if it did not compile both times, `skipped` if the build stopped.
-        first: digest of the first artifact, None if there is none.
-        second: digest of the second.
-        stored: digest of the artifact of the build itself, which may be from the store.
+        outcome: `failed` if it did not compile again, `skipped` if the build stopped.
+        built: digest of the artifact of the build, which may be from the store.
+        again: digest of the artifact that was compiled again, None if there is none.
         differences: differing fields of the record, and offsets in blobs.
         error: reason of the failure.
     """
 
     variant: str
-    outcome: Outcome
-    first: str | None = None
-    second: str | None = None
+    outcome: Literal["same", "different", "failed", "skipped"]
+    built: str | None = None
+    again: str | None = None
     differences: tuple[str, ...] = ()
     error: str | None = None
-    stored: str | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return plain data."""
-        return {**asdict(self), "differences": list(self.differences)}
-
-
-@dataclass(frozen=True, slots=True)
-class Reproduction:
-    """The results, in the order of the variants, and whether it was interrupted."""
-
-    results: tuple[ReproduceResult, ...]
-    interrupted: bool = False
-
-
-def with_reproduction(report: Report, reproduction: Reproduction) -> Report:
-    """Return a build's report in which variants that were not reproduced have failed."""
-    wrong = {result.variant: result for result in reproduction.results if result.outcome != "same"}
-    results = tuple(
-        replace(result, status="failed", error=_fault(found, result))
-        if (found := wrong.get(result.variant.id))
-        else result
-        for result in report.results
-    )
-    interrupted = report.interrupted or reproduction.interrupted
-    return replace(report, results=results, interrupted=interrupted)
-
-
-def _fault(wrong: ReproduceResult, result: VariantResult) -> CheckError:
-    if wrong.outcome == "different":
-        listed = "".join(f"\n  {difference}" for difference in wrong.differences)
-        message = f"compiled twice, it gave different bytes:{listed}"
-        if wrong.first == wrong.second:
-            message = f"compiled again, it gave other bytes than in the store:{listed}"
-    else:
-        message = f"it could not be compiled twice more: {wrong.error or wrong.outcome}"
-    hint = None
-    if wrong.first is not None and wrong.first == wrong.second:
-        hint = (
-            "The stored artifact was modified, its key misses an input, or it was compiled after "
-            "a variant that changed its process."
-        )
-    return CheckError(message, location=result.variant.location, hint=hint)
 
 
 def sample_of(variants: Sequence[Variant], count: int) -> list[Variant]:
@@ -106,46 +59,46 @@ def sample_of(variants: Sequence[Variant], count: int) -> list[Variant]:
 
 
 def reproduce(
-    variants: Sequence[Variant],
+    report: Report,
     count: int,
     *,
     store: Store,
-    stored: Mapping[str, Artifact] | None = None,
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
-) -> Reproduction:
-    """Compile `count` of the variants twice, each time alone in a process, and compare all three.
+) -> tuple[Report, list[Reproduction]]:
+    """Compile `count` variants of a build again, each alone in a process, in the opposite order.
 
     Args:
-        variants: the variants to choose from.
+        report: report of a build without failures.
         count: number of variants to compile.
         store: store whose cached digests of the toolchain's files are copied; not used otherwise.
-        stored: artifacts by id to compare, too.
         options: options, of which `jobs`, `ptxas` and the limits are used.
-        on_event: as for `build`; called for both builds.
+        on_event: as for `build`.
+
+    Returns:
+        The report, in which variants that were not reproduced have failed; and the results, in the
+        order of the variants.
 
     Raises:
         ToolError: the toolchain is incomplete.
     """
-    sample = sample_of(variants, count)
-    plain = Options(
+    sample = sample_of([result.variant for result in report.results], count)
+    alone = Options(
         jobs=options.jobs,
         ptxas=options.ptxas,
         timeout_s=options.timeout_s,
         memory_bytes=options.memory_bytes,
         alone=True,
     )
-    stored, results = stored or {}, []
     with tempfile.TemporaryDirectory(prefix="pallasc-reproduce-") as folder:
-        for name, order in (("first", sample), ("second", sample[::-1])):
-            empty = _empty_store(Path(folder) / name, store)
-            report = build(order, store=empty, options=plain, on_event=on_event)
-            if report.interrupted:
-                return Reproduction((), interrupted=True)
-            results.append({result.variant.id: result for result in report.results})
-        first, second = results
-        compared = [_compared(first[v.id], second[v.id], stored.get(v.id)) for v in sample]
-        return Reproduction(tuple(compared))
+        empty = _empty_store(Path(folder), store)
+        second = build(sample[::-1], store=empty, options=alone, on_event=on_event)
+        again = {result.variant.id: result for result in second.results}
+        pairs = [(r, again[r.variant.id]) for r in report.results if r.variant.id in again]
+        compared = {built.variant.id: _compared(built, other) for built, other in pairs}
+    results = tuple(_judged(result, compared.get(result.variant.id)) for result in report.results)
+    interrupted = report.interrupted or second.interrupted
+    return replace(report, results=results, interrupted=interrupted), list(compared.values())
 
 
 def _empty_store(root: Path, source: Store) -> Store:
@@ -159,20 +112,31 @@ def _empty_store(root: Path, source: Store) -> Store:
     return store
 
 
-def _compared(
-    first: VariantResult, second: VariantResult, stored: Artifact | None
-) -> ReproduceResult:
-    name, error = first.variant.id, first.error or second.error
-    artifacts = (first.artifact, second.artifact, stored)
-    one, two, old = (artifact.digest if artifact else None for artifact in artifacts)
-    if first.artifact is None or second.artifact is None:
-        outcome: Outcome = "skipped" if error is None else "failed"
-        return ReproduceResult(name, outcome, one, two, error=str(error) if error else None)
-    differing = [*islice(differences(first.artifact, second.artifact), _MOST_DIFFERENCES)]
-    if not differing and stored is not None:
-        differing = [*islice(differences(stored, first.artifact), _MOST_DIFFERENCES)]
-    outcome = "different" if differing else "same"
-    return ReproduceResult(name, outcome, one, two, tuple(differing), stored=old)
+def _compared(built: VariantResult, again: VariantResult) -> Reproduction:
+    name, before, after = built.variant.id, built.artifact, again.artifact
+    if before is None or after is None:
+        error = str(again.error) if again.error else None
+        return Reproduction(name, "failed" if error else "skipped", error=error)
+    found = tuple(islice(differences(before, after), _MOST_DIFFERENCES))
+    outcome: Literal["different", "same"] = "different" if found else "same"
+    return Reproduction(name, outcome, before.digest, after.digest, found)
+
+
+def _judged(result: VariantResult, found: Reproduction | None) -> VariantResult:
+    """Return a variant's result, which is a failure if it was not reproduced."""
+    if found is None or found.outcome == "same":
+        return result
+    hint = None
+    message = f"it could not be compiled again: {found.error or found.outcome}"
+    if found.outcome == "different":
+        listed = "".join(f"\n  {difference}" for difference in found.differences)
+        message = f"compiled again, it gave different bytes:{listed}"
+        hint = (
+            "Compiling is not deterministic, an earlier variant changed its process, its key "
+            "misses an input, or the store was modified."
+        )
+    error = CheckError(message, location=result.variant.location, hint=hint)
+    return replace(result, status="failed", error=error)
 
 
 def differences(first: Artifact, second: Artifact) -> Iterator[str]:

@@ -32,7 +32,7 @@ from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.compiler.workers.messages import Introduction, Rehearse
-from pallasc.compiler.workers.pool import Pool, find_capacity
+from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.spec import Variant
 
@@ -49,6 +49,9 @@ State = tuple[int, int, int, int] | tuple[str, ...] | None
 """For a file: inode, size, and times of modification and change in ns. For a folder: the names of
 possible sources. None if there is nothing."""
 
+Pause = Callable[[float], None]
+Clock = Callable[[], float]
+
 _UNKNOWN: State = ("",)
 """Never equal to a real state."""
 
@@ -61,12 +64,7 @@ class WatchedFiles:
         clock: returns the time in seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        pause: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, pause: Pause = time.sleep, clock: Clock = time.monotonic) -> None:
         self._pause, self._clock = pause, clock
         self._states: dict[Path, State] = {}
 
@@ -157,8 +155,6 @@ class WarmWorkers(ExitStack):
         self._options = options
         self._setup: Setup | None = None
         self._pool: Pool | None = None
-        self._most = 0
-        self._of_pool = ExitStack()
 
     def setup(self) -> Setup:
         """Return the installed toolchain; if it has changed, the workers are replaced.
@@ -171,24 +167,20 @@ class WarmWorkers(ExitStack):
             self.close()
             self._pool = None
             self._setup = self.enter_context(prepare(ptxas))
-            self._of_pool = self.enter_context(ExitStack())
         return self._setup
 
-    def pool(self, tasks: int) -> Pool:
-        """Return the workers, with the number and limits for a build of `tasks` variants.
+    def pool(self) -> Pool:
+        """Return the workers.
 
-        The limits are from the first such build, since workers of this watch use some of the free
-        memory later.
+        The limits are from the first build, since workers of this watch use some of the free memory
+        later.
 
         Raises:
             ToolError: the toolchain is incomplete.
         """
         setup = self.setup()
-        most = min(tasks, find_capacity().cores)
-        if self._pool is None or self._most != most:
-            self._of_pool.close()
-            self._most = most
-            self._pool = self._of_pool.enter_context(open_pool(self._options, setup, tasks))
+        if self._pool is None:
+            self._pool = self.enter_context(open_pool(self._options, setup, os.cpu_count() or 1))
         return self._pool
 
     def keep_ready(self, variants: Sequence[Variant], context: Context, store: Store) -> None:
@@ -204,7 +196,7 @@ class WarmWorkers(ExitStack):
         Raises:
             ToolError: the toolchain is incomplete, or a worker cannot be started.
         """
-        pool = self.pool(len(variants))
+        pool = self.pool()
         pool.context = Introduction.of(self.setup(), context, store)
         targets = {variant.target.arch: variant.target for variant in variants}
         first = islice(targets.items(), pool.jobs)
@@ -244,8 +236,6 @@ class Watch(ExitStack):
         )
         self._baseline = baseline
         self._warm = self.enter_context(WarmWorkers(options))
-        self._reading: Pool | None = None
-        self._executes = False
 
     def build(
         self,
@@ -275,13 +265,9 @@ class Watch(ExitStack):
             on_tick=on_tick,
             broken=broken,
         )
-        if self._reading is None:
-            self._reading = self.enter_context(reader.open_workers())
-        reader = structs.replace(reader, workers=self._reading)
         try:
             selection = self._select(reader)
             specs = selection.specs
-            self._executes = any(spec.location.file.endswith(".py") for spec in specs)
             self.files.follow(files_named(specs), read_ns=began_ns)
             folders = {spec.base_dir for spec in specs}
             for manifest in filter(None, map(store.get_manifest, reader.remembered)):
@@ -315,5 +301,3 @@ class Watch(ExitStack):
         variants = [r.variant for r in sorted(report.results, key=lambda r: r.status == "hit")]
         if report.context is not None:
             self._warm.keep_ready(variants, report.context, store)
-        if self._reading is not None and self._executes:
-            self._reading.warm(1)

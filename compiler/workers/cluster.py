@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
+from pallasc.cache.manifests import Manifest, manifest_from_json
 from pallasc.compiler.inputs.lookup import Lookup, named_entries, place_of
 from pallasc.compiler.inputs.manifest import fields_text, joined
 from pallasc.compiler.workers import messages
@@ -43,10 +43,10 @@ LONGEST_BYTES = 256 << 20
 _MOST_VALUES = 1_000_000
 """When parsed, a value of three characters takes about 60 bytes."""
 
-_HINT = "Start one with: dask scheduler; or compile here, without --executor."
-_HINT_TLS = (
-    "Give it and this machine certificates of one authority: distributed.comm.tls.ca-file, "
-    ".client.cert and .client.key of dask's configuration."
+_HINT = (
+    "Start one with: dask scheduler; or compile here, without --executor. TLS: Give it and this "
+    "machine certificates of one authority: distributed.comm.tls.ca-file, .client.cert and "
+    ".client.key of dask's configuration."
 )
 _CONNECT_S = 5.0
 _WAIT_S = 30.0
@@ -106,7 +106,6 @@ class ClusterPool(ExitStack):
         self._address, self._url, self._warn = address, scheduler_url(address), warn
         self._name = f"pallasc-{secrets.token_hex(8)}"
         self._client: Any = None
-        self._count = 0
         self._sent: dict[str, _Sent] = {}
         self._done: SimpleQueue[Any] = SimpleQueue()
         self._workers: Mapping[str, int] = {}
@@ -134,15 +133,15 @@ class ClusterPool(ExitStack):
             "dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0",
         }  # fmt: skip
         options: dict[str, Any] = {"address": self._url} if self._url else here
-        is_tls = self._url.startswith("tls:")
         try:
+            is_tls = self._url.startswith("tls:")
             if is_tls and Security().get_connection_args("client")["ssl_context"] is None:
                 raise ValueError("no certificates are set for it")
             client = Client(timeout=_CONNECT_S, set_as_default=False, **options)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise ToolError(
                 f"there is no scheduler that answers at {self._address}: {_text_of(error)}",
-                hint=_HINT_TLS if is_tls else _HINT,
+                hint=_HINT,
             ) from error
         self._client = self.enter_context(client)
 
@@ -206,20 +205,17 @@ class ClusterPool(ExitStack):
         from pallasc.compiler.workers.cluster_worker import compile_variant
 
         sent.allowed, sent.worker = None, ""
-        self._count += 1
         if self._workers and (sent.failures or self._refused):
             excluded = {*self._refused, *sent.failures}
             allowed = [worker for worker in self._workers if worker not in excluded]
             if not allowed or sum(map(bool, sent.failures)) >= _MOST_FAILURES:
                 yield "done", sent.task, Failed(error=self._refusal(sent), died=True)
                 return
-            # If it is unknown which worker failed, choose the next one, so that the worker is
-            # known.
-            chosen = allowed[self._count % len(allowed)]
-            sent.allowed = [chosen] if "" in sent.failures else allowed
+            # After a failure, choose the worker: dask does not report which one failed.
+            sent.allowed = [secrets.choice(allowed)] if sent.failures else allowed
         sent.future = self._client.submit(
-            compile_variant, self._name, sent.task.group, sent.request.to_json(),
-            key=f"{self._name}-{self._count}", workers=sent.allowed, pure=False,
+            compile_variant, self._name, sent.task.group, sent.request,
+            key=f"{self._name}-{secrets.token_hex(8)}", workers=sent.allowed, pure=False,
         )  # fmt: skip
         self._sent[sent.future.key] = sent
         sent.future.add_done_callback(self._done.put)
@@ -298,8 +294,8 @@ class ClusterPool(ExitStack):
             yield "started", sent.task, None
 
     def _refusal(self, sent: _Sent) -> ToolError:
-        why = {**self._refused, **sent.failures}
-        shown = "; ".join(f"{worker}: {reason.rstrip('.')}" for worker, reason in why.items())
+        reasons = {**self._refused, **sent.failures}.items()
+        shown = "; ".join(f"{worker}: {reason.rstrip('.')}" for worker, reason in reasons)
         return ToolError(
             f"no worker of {self._address} compiles it as it would be here: {shown}.",
             hint="Workers need the packages that are installed here, in the same versions, and "
@@ -326,10 +322,7 @@ def read_reply(request: messages.Request, data: object) -> Reply:
         raise ValueError("not bytes, or too many")
     if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise ValueError("too many values")
-    try:
-        return request.read_reply(messages.decode(data))
-    except RecursionError as error:
-        raise ValueError("values too deep in each other") from error
+    return request.read_reply(data)
 
 
 def publish(lookup: Lookup, asked: Compile, reply: Compiled) -> Compiled:
@@ -349,24 +342,14 @@ def publish(lookup: Lookup, asked: Compile, reply: Compiled) -> Compiled:
             manifest = _checked_manifest(reply, asked)
             if changes := lookup.changes(manifest, place_of(asked.variant)):
                 raise ValueError(f"its sources are not those here: {changes[0].sentence}")
-            reply = replace(reply, manifest_key=set_name(asked.request, manifest.read))
     except CorruptError as error:
         raise ValueError(f"its answer is damaged: {error.message}") from error
     store, doubt = lookup.store, asked.trusted_records is not None
-    store.not_stored = ""
     if reply.status == "compiled":
         store_for_action(store, reply.action, reply.diagnostics)
     put = store.put_artifact(reply.action, reply.record or {}, reply.blobs, replace=doubt)
-    digest = put.stored_digest or put.digest
-    return replace(
-        reply,
-        digest=digest,
-        status="hit" if put.existed else "compiled",
-        conflict=put.reason if put.conflict else None,
-        stored=put.stored,
-        not_stored=store.not_stored,
-        manifest=reply.manifest and {**reply.manifest, "record": digest},
-    )
+    reply = replace(reply, put=put, status="hit" if put.existed else "compiled")
+    return replace(reply, manifest=reply.manifest and {**reply.manifest, "record": reply.digest})
 
 
 def _check_artifact(reply: Compiled, asked: Compile) -> None:

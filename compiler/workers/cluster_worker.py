@@ -31,7 +31,7 @@ from pallasc.cache.stat_digest import file_holding
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.inputs.lookup import named_entries, place_of
 from pallasc.compiler.toolchain.modules import is_installed, is_pythons, locate_module
-from pallasc.compiler.toolchain.setup import compiler_variables, counted_values, prepare
+from pallasc.compiler.toolchain.setup import counted_values, prepare
 from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.messages import Compile, Failed, Group, Introduction, Reply, Task
 from pallasc.compiler.workers.pool import Pool, find_capacity
@@ -161,10 +161,10 @@ def _add_package(
 
 def reply_bytes(reply: Reply, root: str = "") -> bytes:
     """Return a reply as bytes to send, without the folder `root` in its paths."""
-    return messages.encode(reply.to_json()).replace(json.dumps(root)[1:-1].encode(), b"")
+    return reply.line().replace(json.dumps(root)[1:-1].encode(), b"")
 
 
-def compile_variant(build: str, group: Group, request: Mapping[str, object]) -> bytes:
+def compile_variant(build: str, group: Group, request: Compile) -> bytes:
     """Compile a variant on a dask worker, as a dask task; return the bytes of the reply."""
     worker = get_worker()
     key = worker.get_current_task()
@@ -190,7 +190,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
 
     Attributes:
         toolchain: components of the toolchain; a worker must have the same.
-        salt: the salt of keys, if one is set.
+        variables: the variables in keys.
         environment: variables that reach the compiler.
         ptxas: the assembler that the user named, None for the installed one.
         timeout_s: time limit of one variant.
@@ -200,7 +200,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
     """
 
     toolchain: Mapping[str, Component]
-    salt: Mapping[str, str]
+    variables: Mapping[str, str]
     environment: Mapping[str, str]
     ptxas: Path | None
     timeout_s: float
@@ -222,9 +222,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         self._idle_s = 0
         await asyncio.to_thread(self._close)
 
-    def compile(
-        self, group: Group, request: Mapping[str, object], is_wanted: Callable[[], bool]
-    ) -> bytes:
+    def compile(self, group: Group, asked: Compile, is_wanted: Callable[[], bool]) -> bytes:
         """Return the bytes of the reply for a variant."""
         with self._lock:
             self._users += 1
@@ -233,7 +231,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             self._open()
             if self._refused:
                 return _refusal(self._refused)
-            asked, (arch, folders, declared) = Compile.from_json(request), group
+            arch, folders, declared = group
             base_dir = self._below(asked.variant.base_dir)
             here = os.pathsep.join(map(self._below, folders.split(os.pathsep)))
             asked = replace(asked, variant=replace(asked.variant, base_dir=base_dir))
@@ -269,10 +267,8 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
                     file.parent.mkdir(parents=True, exist_ok=True)
                     file.write_bytes(data)
                 self._refused = "; ".join(self._differences())
-            except PallascError as error:
-                self._refused = f"{error.message} {error.hint or ''}".strip()
-            except OSError as error:
-                self._refused = f"the files of a build cannot be laid out in its folder: {error}"
+            except (PallascError, OSError) as error:
+                self._refused = " ".join(f"the build cannot be prepared: {error}".split())
 
     def _differences(self) -> list[str]:
         """Find the local toolchain; return its differences from the build's, in clauses.
@@ -287,12 +283,10 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         warm = self._new_pool()
         warm.warm(1)  # imports JAX while the toolchain's files are read
         self._free.append((("", "", ()), warm))
-        variables = {**compiler_variables(setup.environment), **self.salt}
-        context = setup.context(Store(default_root(), trust=Trust()), variables)
+        context = setup.context(Store(default_root(), trust=Trust()), self.variables)
         context.digests.save()
-        # With "signing", processes return manifests, which the build verifies and publishes.
-        introduction = Introduction.of(setup, context, Store(Path(self._root).parent / "store"))
-        self._introduction = warm.context = replace(introduction, signing=True)
+        store = Store(Path(self._root).parent / "store", trust=Trust())
+        self._introduction = warm.context = Introduction.of(setup, context, store)
         return differences(self.toolchain, context.components())
 
     def _close(self) -> None:
@@ -320,7 +314,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
                 if reply is not None:
                     result = reply
         except BaseException:
-            pool.__exit__(None, None, None)
+            pool.__exit__()
             raise
         with self._lock:
             self._free.append((task.group, pool))
@@ -336,7 +330,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             {**self._environment, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             self._introduction,
             timeout_s=self.timeout_s,
-            memory_bytes=memory or None,
+            memory_bytes=memory,
             tick_s=_TICK_S,
             lasting=True,
         )

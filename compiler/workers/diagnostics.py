@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pallasc.cache.manifests import Manifest
 from pallasc.compiler.toolchain.modules import module_of
-from pallasc.errors import CheckError, Location
+from pallasc.errors import Location
 from pallasc.specs.canonical import labelled_key
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ STDOUT = "stdout"
 """The kind of text that a Python spec wrote to standard output."""
 LONGEST_TEXT = 2000
 MOST = 50
-"""Maximum number of different diagnostics; the last one then gives the number left out."""
+"""Maximum number of different diagnostics; others are left out."""
 
 _NOISE = (
     # XLA's alarms about slow operations, and the lines after them: they depend on the machine's
@@ -123,7 +123,7 @@ def from_json(diagnostics: Sequence[DiagnosticJson]) -> tuple[Diagnostic, ...]:
             each["text"][: LONGEST_TEXT + 1],
             each["count"],
         )
-        for each in diagnostics[: MOST + 1]
+        for each in diagnostics[:MOST]
     )
 
 
@@ -166,26 +166,7 @@ def merged(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
         plain = replace(diagnostic, count=1)
         counts[plain] = counts.get(plain, 0) + diagnostic.count
     distinct = [replace(diagnostic, count=count) for diagnostic, count in counts.items()]
-    if len(distinct) <= MOST:
-        return tuple(distinct)
-    left_out = sum(diagnostic.count for diagnostic in distinct[MOST - 1 :])
-    more = Diagnostic(distinct[MOST - 1].stage, "more", "", f"{left_out:,} others are left out")
-    return (*distinct[: MOST - 1], more)
-
-
-def check_diagnostics(
-    diagnostics: Sequence[Diagnostic], patterns: Iterable[re.Pattern[str]], base_dir: str
-) -> CheckError | None:
-    """Return the error for the first diagnostic that a pattern matches, None if none does."""
-    for pattern in patterns:
-        for diagnostic in diagnostics:
-            if pattern.search(str(diagnostic)):
-                return CheckError(
-                    f"it compiles with a warning: {diagnostic}",
-                    location=diagnostic.place(base_dir),
-                    hint=f"--fail-on-warning {pattern.pattern!r} matches it.",
-                )
-    return None
+    return tuple(distinct[:MOST])
 
 
 # ---- listening, in a worker
@@ -210,7 +191,6 @@ class Listener:
         self.importing = ""
         self._imported: dict[str, list[Diagnostic]] = {}  # while modules were imported, by name
         self._own: list[Diagnostic] = []
-        self._echoed: list[str] = []
         self._folders: dict[str, str] = {}
         self._read_to: dict[int, int] = {}
 
@@ -233,7 +213,6 @@ class Listener:
         with warnings.catch_warnings():
             pass  # forgets which warnings were shown already, so that they come again
         self.stage, self.importing, self._own = "lower", "", []
-        self._echoed.clear()
         temporary = (tempfile.tempdir or tempfile.gettempdir()).rstrip("/")
         self._folders = {base_dir.rstrip("/"): "", temporary: "$TMPDIR"}
         self._read_to = {descriptor: _output_since(descriptor, 0)[1] for descriptor in outputs}
@@ -243,16 +222,18 @@ class Listener:
 
         def show(text: Any, category: Any, file: str, line: int, *rest: Any) -> None:
             self._add(category.__name__, f"{_shown_file(file, base_dir)}:{line}", str(text))
-            self._echoed.append(warnings.formatwarning(text, category, file, line, *rest[1:]))
+            self._read()
             plain_warn(text, category, file, line, *rest)
+            self._read(skip=True)
 
         def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
             if record.levelno >= logging.WARNING:
                 with suppress(Exception):  # arguments may not fit the message
                     text = record.getMessage()
                     self._add(record.levelname, record.name, text)
-                    self._echoed.append(f"{text}\n")
+            self._read()
             plain_handle(logger, record)
+            self._read(skip=True)
 
         python.showwarning, loggers.callHandlers = show, call_handlers
         try:
@@ -278,20 +259,15 @@ class Listener:
         if diagnostic.text:
             (self._imported.setdefault(module, []) if module else self._own).append(diagnostic)
 
-    def _read(self) -> None:
+    def _read(self, *, skip: bool = False) -> None:
+        """Record the output so far; or skip it, because it was recorded in another form."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        # One of the user's handlers may have added a prefix.
-        echoed = {line for echo in self._echoed for line in echo.splitlines() if line.strip()}
         for descriptor, read_to in self._read_to.items():
             text, self._read_to[descriptor] = _output_since(descriptor, read_to)
-            for echo in self._echoed:
-                text = re.sub(f"^{re.escape(echo)}", "", text, count=1, flags=re.MULTILINE)
-            for message in lines_of(text):
-                if not any(message.endswith(line) for line in echoed):
-                    self._add(_KINDS[descriptor], "", message)
-        self._echoed.clear()
+            for message in [] if skip else lines_of(text):
+                self._add(_KINDS[descriptor], "", message)
 
 
 def _importing(frame: FrameType | None) -> str:

@@ -1,100 +1,43 @@
-"""Messages between a build and its workers: JSON objects, one per line, in both directions.
+"""Messages between a build and its workers.
 
-Each request has an `op`, the name of its class. A worker gets `Warm`, then `Introduction` once,
-perhaps `Rehearse`, then `Compile`, `FindLines`, and `FindPtx`; or `Listen` once, then `Collect`. It
-replies to `Introduction` and `Listen` with `{"ready": true}`, does not reply to `Warm` and
-`Rehearse`, and replies to all others with `{"ok": true, …}` or `{"ok": false, "error": …}`. The
-classes define the fields; bytes are base64.
+Requests are pickled. A worker gets `Warm`, then `Introduction` once, perhaps `Rehearse`, then
+`Compile` and `Recompile`; or `Listen` once, then `Collect`. It replies to
+`Introduction` and `Listen` with `READY`, does not reply to `Warm` and `Rehearse`, and replies to
+all others with a line of JSON: the fields of a reply, and its class as `type`; bytes are base64.
 
 User code runs in the process that replies, and may write to any descriptor, including the
-channel's. Then a line is not a message, and the current task fails. The types of all fields of a
-reply are checked.
+channel's. So replies are never unpickled. A line that is not a reply fails the current task, and
+the types of all fields of a reply are checked.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from pallasc import errors
+from pallasc.cache.store import PutResult
 from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.lowering import LineTable
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.errors import CompileError, Location, PallascError, SpecError, bounded
 from pallasc.specs.gpus import Target
-from pallasc.specs.spec import (
-    Spec,
-    Variant,
-    spec_from_json,
-    spec_to_json,
-    variant_from_json,
-    variant_to_json,
-)
+from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.toolchain.setup import Context, Setup
-
-
-# ---- the channel
-
-_LONGEST_LINE_BYTES = 256 << 20
-
-
-def encode(message: Mapping[str, object]) -> bytes:
-    """Return a message as one line; the order of keys is preserved."""
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-def decode(line: bytes) -> dict[str, object]:
-    """Return the message on a line.
-
-    Raises:
-        ValueError: it is not a JSON object.
-    """
-    message = json.loads(line)
-    if not isinstance(message, dict):
-        raise ValueError(f"a message is a JSON object, not a {type(message).__name__}")
-    return message
-
-
-def send(descriptor: int, message: Mapping[str, object]) -> None:
-    """Send a message from a worker."""
-    left = memoryview(encode(message))
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-class Messages:
-    """Reads messages from the bytes that a worker sends."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[dict[str, object] | None]:
-        """Process bytes and yield the complete messages, None for anything else."""
-        self._buffer += data
-        if len(self._buffer) > _LONGEST_LINE_BYTES:
-            self._buffer.clear()
-            yield None
-        if b"\n" not in data:
-            return
-        *lines, self._buffer = self._buffer.split(b"\n")
-        for line in lines:
-            try:
-                yield decode(bytes(line))
-            except (ValueError, RecursionError):
-                yield None
 
 
 # ---- plain data
@@ -132,35 +75,21 @@ class _ErrorText(Struct, frozen=True):
         return error
 
 
-_READERS: Mapping[str, Callable[[Any], object]] = {
-    "variant": lambda data: None if data is None else variant_from_json(data),
-    "specs": lambda data: tuple(map(spec_from_json, data)),
-}
-"""Readers for fields that have a special JSON form."""
-
-
-def plain(value: object) -> object:
+def plain(value: object) -> Any:
     """Return a value as plain JSON data."""
-    if isinstance(value, Variant):
-        return variant_to_json(value)
-    if isinstance(value, tuple) and value and isinstance(value[0], Spec):
-        return [spec_to_json(spec) for spec in value]
     return msgspec.to_builtins(value, enc_hook=_encode)
 
 
-def read_object(kind: Any, data: Mapping[str, object]) -> Any:
-    """Return a struct or dataclass from a JSON object; unknown fields are ignored.
+def read_object(kind: Any, data: object) -> Any:
+    """Return the value of type `kind` that `plain` converted; unknown fields are ignored.
 
     Raises:
         ValueError: a field is missing or has another type.
     """
     try:
-        special = {name: read(data[name]) for name, read in _READERS.items() if name in data}
-        return msgspec.convert({**data, **special}, kind, dec_hook=_decode)
-    except (
-        AttributeError, LookupError, TypeError, RecursionError, PallascError, msgspec.MsgspecError
-    ) as error:  # fmt: skip
-        raise ValueError(f"{kind.__name__}: {error}") from error
+        return msgspec.convert(data, kind, dec_hook=_decode)
+    except (TypeError, RecursionError, msgspec.MsgspecError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _encode(value: Any) -> object:
@@ -179,30 +108,6 @@ def _decode(kind: Any, value: Any) -> object:
     return value  # of type `object`
 
 
-class Message(Struct, frozen=True, kw_only=True):
-    """The common part of requests and replies.
-
-    Attributes:
-        task: the number of the request among the worker's requests.
-    """
-
-    task: int | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return the message as plain data."""
-        return {name: plain(getattr(self, name)) for name in self.__struct_fields__}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> Self:
-        """Return the message from the plain data of `to_json`.
-
-        Raises:
-            ValueError: a field is missing or has the wrong type.
-        """
-        message: Self = read_object(cls, data)
-        return message
-
-
 # ---- replies
 
 R = TypeVar("R", bound="Reply")
@@ -210,17 +115,17 @@ R = TypeVar("R", bound="Reply")
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-class Reply(Message, frozen=True, kw_only=True):
+class Reply(Struct, frozen=True, kw_only=True, tag=True):
     """A worker's reply to a request.
 
     Attributes:
-        ok: whether the request succeeded.
+        task: the number of the request among the worker's requests.
         tainted: whether user code changed the process permanently.
         diagnostics: warnings and output of the request.
         output: the end of the worker's output during the request; the build adds it.
     """
 
-    ok: ClassVar[bool] = True
+    task: int | None = None
     tainted: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
     output: str = ""
@@ -229,9 +134,10 @@ class Reply(Message, frozen=True, kw_only=True):
         if len(self.diagnostics) > MOST:
             raise ValueError(f"more than {MOST} diagnostics")
 
-    def to_json(self) -> dict[str, object]:
-        """Return the reply as plain data."""
-        return {"ok": self.ok, **Message.to_json(self)}
+    def line(self) -> bytes:
+        """Return the reply as a line of JSON."""
+        # msgspec's own encoder rejects the characters that Python uses for bytes of paths.
+        return json.dumps(plain(self), separators=(",", ":")).encode() + b"\n"
 
     def require(self, kind: type[R]) -> R:
         """Return the reply, which must be of class `kind`.
@@ -261,7 +167,6 @@ class Failed(Reply, frozen=True, kw_only=True):
         place: the line of the user's files that it was executing then, if known.
     """
 
-    ok: ClassVar[bool] = False
     error: PallascError
     out_of_memory: bool = False
     missed: Mapping[str, str] = {}
@@ -293,12 +198,12 @@ class Collected(Reply, frozen=True, kw_only=True):
     """The declarations of a Python spec file.
 
     Attributes:
-        specs: the specs.
+        specs: the specs as plain data, from `spec_to_json`.
         uncached: why the store must not remember them, "" if it may.
         sources: files that were read while it was executed, None if unknown.
     """
 
-    specs: tuple[Spec, ...]
+    specs: tuple[dict[str, Any], ...]
     uncached: str
     sources: Sources | None = None
 
@@ -317,16 +222,12 @@ class Compiled(Reply, frozen=True, kw_only=True):
         seconds: how long it took.
         warnings: sentences for people, by topic; the build shows one per topic.
         uncached: why there is no manifest, "" if there is.
-        not_stored: why the store could not keep the artifact, "" if it could.
         printed: output of tracing, packed (`kernel_output`).
-        digest: digest of the artifact's record, None if the worker has none.
-        conflict: difference from the artifact that the store had before, None without one.
-        stored: whether the store may have the artifact.
+        put: what became of the artifact in the store.
         record: the artifact's record, None if the worker has none.
         blobs: contents of the files that the record names, by digest.
         missed: withheld variables and files that were requested, with the place of the request.
-        manifest: manifest for the build to sign and publish, None if the worker published it.
-        manifest_key: the name of the manifest, "" if there is none.
+        manifest: manifest for the build to sign and publish, None if there is none.
     """
 
     action: str
@@ -334,36 +235,32 @@ class Compiled(Reply, frozen=True, kw_only=True):
     seconds: float
     warnings: Mapping[str, str]
     uncached: str
-    not_stored: str = ""
     printed: str = ""
-    digest: str | None = None
-    conflict: str | None = None
-    stored: bool = True
+    put: PutResult = PutResult(stored=False, digest="")
     record: Mapping[str, object] | None = None
     blobs: Mapping[str, bytes] = {}
     missed: Mapping[str, str] = {}
     manifest: Mapping[str, object] | None = None
-    manifest_key: str = ""
 
     def __post_init__(self) -> None:
         Reply.__post_init__(self)
-        for key in (self.action, self.digest, self.manifest_key or None):
-            if key is not None and not re.fullmatch("[0-9a-f]{64}", key):
+        for key in (self.action, self.digest):
+            if key and not re.fullmatch("[0-9a-f]{64}", key):
                 raise ValueError(f"{key!r} is not a SHA-256 digest")
         if not 0 <= self.seconds < 1e9:
             raise ValueError(f"{self.seconds} seconds")
 
+    @property
+    def digest(self) -> str:
+        """The digest of the artifact's record in the store, or of its own; "" if unknown."""
+        return self.put.stored_digest or self.put.digest
 
-class LinesFound(Reply, frozen=True, kw_only=True):
-    """The tables of the user's lines, by the digest of the PTX."""
 
-    tables: Mapping[str, LineTable]
+class Recompiled(Reply, frozen=True, kw_only=True):
+    """What `Recompile` found: line tables by the digest of the PTX; PTX by the cubin's digest."""
 
-
-class PtxFound(Reply, frozen=True, kw_only=True):
-    """The PTX of XLA's kernels, by the digest of their cubin."""
-
-    ptx: Mapping[str, str]
+    tables: Mapping[str, LineTable] = {}
+    ptx: Mapping[str, str] = {}
 
 
 class ModuleCompiled(Reply, frozen=True, kw_only=True):
@@ -381,25 +278,27 @@ class IsaVersion(Reply, frozen=True, kw_only=True):
 # ---- requests
 
 
-class Request(Message, frozen=True, kw_only=True):
-    """A request to a worker; `reply` is the class of the reply."""
+class Request(Struct, frozen=True, kw_only=True):
+    """A request to a worker; `reply` is the class of the reply.
+
+    Attributes:
+        task: the number of the request among the worker's requests.
+    """
 
     reply: ClassVar[type[Reply]] = Reply
+    task: int | None = None
 
-    def to_json(self) -> dict[str, object]:
-        """Return the request as plain data."""
-        return {"op": type(self).__name__, **Message.to_json(self)}
-
-    def read_reply(self, data: Mapping[str, object]) -> Reply:
+    def read_reply(self, line: bytes) -> Reply:
         """Return the reply to this request that a worker sent.
 
         Raises:
             ValueError: it is malformed.
         """
-        ok = data.get("ok")
-        if type(ok) is not bool:
-            raise ValueError("a reply without ok")
-        reply = (self.reply if ok else Failed).from_json(data)
+        try:
+            data = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("values too deep in each other") from error
+        reply: Reply = read_object(self.reply | Failed, data)
         if reply.task not in (None, self.task):
             raise ValueError(f"a reply to request {reply.task}")
         return reply
@@ -424,7 +323,7 @@ class Introduction(Request, frozen=True, kw_only=True):
         versions: label -> version of each part of the toolchain, for people.
         variables: the environment variables that reach the compiler.
         store: its folder.
-        signing: whether the build signs and publishes the manifests; workers get no keys.
+        signing: whether stored digests of files are signed; workers get no keys.
     """
 
     record: Mapping[str, object]
@@ -495,37 +394,24 @@ class Compile(Request, frozen=True, kw_only=True):
     trusted_records: Mapping[str, str] | None
 
 
-class FindLines(Request, frozen=True, kw_only=True):
-    """Find the user's source lines of the PTX of a variant's kernels.
+class Recompile(Request, frozen=True, kw_only=True):
+    """Compile a variant again, for its source lines or for PTX that its artifact lacks.
 
     Attributes:
         variant: the variant.
-        ptx: the PTX that ships, by its digest: kernels may share a name.
         env: the values of the variables that it declares, None if not set.
+        ptx: the PTX whose lines are needed, by its digest: kernels may share a name.
         code: the digests of the machine code that ships, by the digest of its PTX; {} if only
             the lines of the PTX are needed.
+        cubins: names of the kernels of XLA whose PTX is needed, by the digest of their cubin.
     """
 
-    reply: ClassVar[type[Reply]] = LinesFound
+    reply: ClassVar[type[Reply]] = Recompiled
     variant: Variant
-    ptx: Mapping[str, str]
     env: Mapping[str, str | None]
+    ptx: Mapping[str, str] = {}
     code: Mapping[str, str] = {}
-
-
-class FindPtx(Request, frozen=True, kw_only=True):
-    """Find the PTX of the kernels that XLA made for a variant.
-
-    Attributes:
-        variant: the variant.
-        cubins: their names, by the digest of their cubin.
-        env: the values of the variables that it declares, None if not set.
-    """
-
-    reply: ClassVar[type[Reply]] = PtxFound
-    variant: Variant
-    cubins: Mapping[str, tuple[str, ...]]
-    env: Mapping[str, str | None]
+    cubins: Mapping[str, tuple[str, ...]] = {}
 
 
 class CompileModule(Request, frozen=True, kw_only=True):
@@ -585,11 +471,11 @@ class Task(Struct, frozen=True):
 REFUSED = "refused"
 """Kind of error of a cluster's worker that rejects all variants of a build."""
 
-READY: Mapping[str, object] = {"ready": True}
+READY = b'{"ready":true}\n'
 """Sent when a worker can begin with its first task."""
 
 
-Answers = Mapping[type[Request], Callable[[Any], Reply | Mapping[str, object] | None]]
+Answers = Mapping[type[Request], Callable[[Any], Reply | bytes | None]]
 
 
 def serve(
@@ -605,18 +491,16 @@ def serve(
         is_tainted: called after each request that gets a reply; see `Reply`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    kinds = {kind.__name__: kind for kind in answers}
     with os.fdopen(requests, "rb") as source:
-        for line in source:
-            data = decode(line)
-            kind = kinds[str(data.get("op"))]
-            request = kind.from_json(data)
+        while source.peek(1):
+            request = pickle.load(source)
             try:
-                reply = answers[kind](request)
+                reply = answers[type(request)](request)
             except PallascError as error:
                 reply = Failed.because_of(error)
             if isinstance(reply, Reply):
-                reply = replace(reply, task=request.task, tainted=is_tainted()).to_json()
-            if reply is not None:
-                send(replies, reply)
+                reply = replace(reply, task=request.task, tainted=is_tainted()).line()
+            left = memoryview(reply or b"")
+            while left:
+                left = left[os.write(replies, left) :]
     return 0

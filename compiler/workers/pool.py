@@ -21,8 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 from pallasc.cache.format import size
 from pallasc.cache.store import Store
@@ -30,10 +29,10 @@ from pallasc.compiler.lowering import LineTable
 from pallasc.compiler.toolchain.setup import Setup, declared_values
 from pallasc.compiler.workers.messages import (
     Failed,
-    FindLines,
-    FindPtx,
     Group,
     Introduction,
+    Recompile,
+    Recompiled,
     Reply,
     Request,
     Task,
@@ -91,7 +90,8 @@ class Pool:
         environment: environment variables of the workers.
         context: the request that every worker gets first, None until it is known.
         timeout_s: time limit of a task, not counting the start of its worker.
-        memory_bytes: memory limit of a worker and its descendants.
+        memory_bytes: memory limit of a worker and its descendants; 0 for none, None for its share
+            of the machine.
         grace_s: additional time for a task if its worker enforces `timeout_s` itself.
         tick_s: interval at which `run` yields a tick, None for never.
         program: the module that the workers run.
@@ -103,7 +103,7 @@ class Pool:
     environment: Mapping[str, str]
     context: Request | None = None
     timeout_s: float | None = field(default=None, kw_only=True)
-    memory_bytes: int | None = field(default=None, kw_only=True)
+    memory_bytes: int | None = field(default=0, kw_only=True)
     grace_s: float = field(default=0.0, kw_only=True)
     tick_s: float | None = field(default=1.0, kw_only=True)
     program: str = field(default=PROGRAM, kw_only=True)
@@ -115,15 +115,14 @@ class Pool:
     _repeated: set[int] = field(default_factory=set, init=False)
     _next_check_s: float = field(default_factory=time.monotonic, init=False)
 
+    def __post_init__(self) -> None:
+        if self.memory_bytes is None:
+            self.memory_bytes = find_capacity().memory_bytes(self.jobs)
+
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with _uninterrupted():
             for worker in list(self._workers):
                 self._end(worker)
@@ -187,7 +186,7 @@ class Pool:
             done = list(self._hear())
             # The caller may take long to process a reply, so free workers get tasks first. A
             # failure may make the caller stop, so it is reported before new tasks start.
-            went_well = all(reply is not None and reply.ok for _, _, reply in done)
+            went_well = not any(isinstance(reply, Failed) for _, _, reply in done)
             begun = list(self._begin()) if went_well else []
             yield from done
             yield from begun
@@ -257,7 +256,7 @@ class Pool:
         It stops processes that allocate faster than the pool checks. The kernel also counts memory
         that is only reserved, such as the stacks of the threads that XLA starts for each core.
         """
-        if self.memory_bytes is None:
+        if not self.memory_bytes:
             return 0
         reserved = _RESERVED_BYTES + (os.cpu_count() or 1) * _RESERVED_BYTES_PER_CORE
         return self.memory_bytes + reserved
@@ -303,7 +302,7 @@ class Pool:
 
     def _held(self) -> dict[Worker, int]:
         """Return the memory of each busy worker with its descendants; {} without a limit."""
-        if self.memory_bytes is None:
+        if not self.memory_bytes:
             return {}
         table, held = parents(), {}
         for worker in self._busy:
@@ -345,7 +344,7 @@ class Pool:
         has_more = self.lasting or worker.group in self._waiting
         if not is_usable or not has_more or self.alone:
             return False
-        most = math.inf if self.memory_bytes is None else _REPLACED_AT * self.memory_bytes
+        most = _REPLACED_AT * self.memory_bytes if self.memory_bytes else math.inf
         return not worker.process or held_bytes(worker.process) <= most
 
     # ---- ending
@@ -512,7 +511,7 @@ def find_lines(
         ToolError: a compiling process cannot be started.
     """
     requests = [
-        FindLines(variant=variant, ptx=ptx, env=declared_values(variant.env), code=shipped)
+        Recompile(variant=variant, ptx=ptx, env=declared_values(variant.env), code=shipped)
         for (variant, ptx), shipped in zip(kernels, code or [{}] * len(kernels), strict=True)
     ]
     found = _ask_again(requests, "finds the lines of", setup, store, jobs, timeout_s)
@@ -543,27 +542,26 @@ def find_ptx(
     Raises:
         ToolError: a compiling process cannot be started.
     """
-    requests: dict[int, FindPtx] = {}
-    for number, (variant, artifact) in enumerate(compiled):
-        if cubins := without_ptx(artifact):
-            env = declared_values(variant.env)
-            requests[number] = FindPtx(variant=variant, cubins=cubins, env=env)
+    lacking = [(variant, without_ptx(artifact)) for variant, artifact in compiled]
+    requests = [
+        Recompile(variant=variant, cubins=cubins, env=declared_values(variant.env))
+        for variant, cubins in lacking
+        if cubins
+    ]
     doing = "finds the PTX of XLA's kernels in"
-    replies = _ask_again(list(requests.values()), doing, setup, store, jobs, timeout_s)
-    found: list[Texts | PallascError] = [{} for _ in compiled]
-    for number, each in zip(requests, replies, strict=True):
-        found[number] = each if isinstance(each, PallascError) else each.ptx
-    return found
+    replies = iter(_ask_again(requests, doing, setup, store, jobs, timeout_s))
+    found = [next(replies) if cubins else Recompiled() for _, cubins in lacking]
+    return [each if isinstance(each, PallascError) else each.ptx for each in found]
 
 
 def _ask_again(
-    requests: Sequence[FindLines | FindPtx],
+    requests: Sequence[Recompile],
     doing: str,
     setup: Setup,
     store: Store,
     jobs: int,
     timeout_s: float | None,
-) -> list[Any]:
+) -> list[Recompiled | PallascError]:
     """Return the reply to each request, in order; a failed request has its error instead."""
     tasks = []
     for number, request in enumerate(requests):
@@ -572,10 +570,13 @@ def _ask_again(
         tasks.append(Task(number, group, request, f"the process that {doing} {variant.id}"))
     if not tasks:
         return []
-    replies: dict[int, Reply | PallascError] = {}
+    replies: dict[int, Recompiled | PallascError] = {}
     context = Introduction.of(setup, setup.context(store), store)
     with Pool(jobs, setup.environment, context, timeout_s=timeout_s, tick_s=None) as pool:
         for _, task, reply in pool.run(tasks):
             if task is not None and reply is not None:
-                replies[task.label] = reply.error if isinstance(reply, Failed) else reply
+                try:
+                    replies[task.label] = reply.require(Recompiled)
+                except PallascError as error:
+                    replies[task.label] = error
     return [replies[number] for number in range(len(tasks))]

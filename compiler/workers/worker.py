@@ -20,9 +20,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pallasc.cache.manifests import About, Trust, set_name
+from pallasc.cache.manifests import About, Trust
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.cache.store import Store
+from pallasc.cache.store import PutResult, Store
 from pallasc.compiler.inputs import recorders
 from pallasc.compiler.inputs.lookup import data_digests, named_entries, place_of, stored_artifact
 from pallasc.compiler.inputs.manifest import (
@@ -54,7 +54,7 @@ from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry, module_name
 from pallasc.specs.objects import collector_past
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import Variant, spec_to_json
 
 
 def main(requests: int, replies: int) -> int:
@@ -63,7 +63,7 @@ def main(requests: int, replies: int) -> int:
     recorders.record_imports()
     sessions: list[Session] = []
 
-    def introduce(request: messages.Introduction) -> Mapping[str, object]:
+    def introduce(request: messages.Introduction) -> bytes:
         sessions.append(Session(request))
         return READY
 
@@ -74,8 +74,7 @@ def main(requests: int, replies: int) -> int:
         messages.Rehearse: lambda request: sessions[0].rehearse(request),
         messages.Collect: _collect,
         Compile: lambda request: sessions[0].compile(request),
-        messages.FindLines: lambda request: sessions[0].find_lines(request),
-        messages.FindPtx: lambda request: sessions[0].find_ptx(request),
+        messages.Recompile: lambda request: sessions[0].recompile(request),
         messages.CompileModule: _compile_module,
         messages.FindIsaVersion: _find_isa_version,
     }
@@ -106,7 +105,7 @@ def _collect(request: messages.Collect) -> Reply:
     listener = Listener()
     with listener.listening(folder, outputs=(1, 2)):
         try:
-            specs = tuple(collect_python(file, shown=request.path))
+            specs = collect_python(file, shown=request.path)
         except PallascError as error:
             return Failed.because_of(error, listener.diagnostics(), missed_of([name], folder, ()))
         diagnostics = listener.diagnostics()
@@ -121,7 +120,12 @@ def _collect(request: messages.Collect) -> Reply:
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
-    return messages.Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
+    return messages.Collected(
+        specs=tuple(map(spec_to_json, specs)),
+        uncached=uncached,
+        sources=read,
+        diagnostics=diagnostics,
+    )
 
 
 # ---- modules that the user's process lowered
@@ -252,7 +256,7 @@ class Session:
 
     def compile(self, request: Compile) -> Compiled | Failed:
         """Compile a variant or find its artifact; return the error if it cannot be compiled."""
-        variant, self.store.not_stored = request.variant, ""
+        variant = request.variant
         with self._tracing(request.env), self.listener.listening(variant.base_dir):
             earlier = recorders.missed_so_far()
             try:
@@ -265,31 +269,21 @@ class Session:
                     repeat=bool(self.listener.importing) and self.shared.was_unloaded(error),
                 )
 
-    def find_lines(self, request: messages.FindLines) -> messages.LinesFound:
-        """Find the user's source lines of the PTX of a variant's kernels.
+    def recompile(self, request: messages.Recompile) -> messages.Recompiled:
+        """Compile a variant again.
 
         Raises:
-            PallascError: compilation now gives different PTX, or fails.
+            PallascError: compilation now gives other code, or fails.
         """
+        from pallasc.compiler.lowering.compile import xla_ptx
         from pallasc.compiler.lowering.line_tables import line_tables
 
         with self._tracing(request.env):
             job = self._job(request.variant)
-            return messages.LinesFound(
-                tables=line_tables(job, self.tools, request.ptx, request.code)
-            )
-
-    def find_ptx(self, request: messages.FindPtx) -> messages.PtxFound:
-        """Find the PTX of the kernels that XLA made for a variant.
-
-        Raises:
-            PallascError: compilation now gives different cubins, or fails.
-        """
-        from pallasc.compiler.lowering.compile import xla_ptx
-
-        with self._tracing(request.env):
-            job = self._job(request.variant)
-            return messages.PtxFound(ptx=xla_ptx(job, self.tools, request.cubins))
+            if request.cubins:
+                return messages.Recompiled(ptx=xla_ptx(job, self.tools, request.cubins))
+            tables = line_tables(job, self.tools, request.ptx, request.code)
+            return messages.Recompiled(tables=tables)
 
     @contextmanager
     def _tracing(self, env: Mapping[str, str | None]) -> Iterator[None]:
@@ -311,7 +305,7 @@ class Session:
             return dataclasses.replace(_job(variant), within=within)
 
     def _compiled(self, request: Compile) -> Compiled:
-        """Lower the variant, find or compile its artifact, and publish a manifest."""
+        """Lower the variant, find or compile its artifact, and make a manifest."""
         variant, store, before = request.variant, self.store, self.before
         started = time.monotonic()
         self.listener.next_stage(importing=_entry_modules(variant)[0])
@@ -325,18 +319,20 @@ class Session:
         key = labelled_key(fields)
         with store.single_flight(key):
             made = self._stored(key, request) or self._compile(key, request, compiled)
-        made = replace(made, seconds=time.monotonic() - started, printed=pack(printed.getvalue()))
-        try:
-            read = entry_sources(variant, named_entries(variant))
-            made = replace(made, missed=read.missed)
-            made = self._remember(made, request, read, fields)
-        except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
-            made = replace(made, uncached=why_unknown_reads(error))
         warnings = dict(store.topics)
         if names := ", ".join(dict.fromkeys(restored)):
-            text = f"sets {names}, which has no effect: set it where the build is started"
-            warnings |= {f"{variant.name} {text}": f"{variant.name} {text}"}
-        return replace(made, not_stored=store.not_stored, warnings=warnings)
+            text = f"{variant.name} sets {names}, which has no effect: set it where the build is "
+            warnings[f"{text}started"] = f"{text}started"
+        made = replace(
+            made,
+            seconds=time.monotonic() - started,
+            printed=pack(printed.getvalue()),
+            warnings=warnings,
+        )
+        try:
+            return self._with_manifest(made, request, fields)
+        except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+            return replace(made, uncached=why_unknown_reads(error))
 
     def _compile(self, key: str, request: Compile, compiled: _Compilation) -> Compiled:
         self.listener.next_stage("compile")
@@ -346,9 +342,8 @@ class Session:
         doubt = request.trusted_records is not None
         put = self.store.put_artifact(key, record, blobs, replace=doubt)
         return Compiled(
-            action=key, status="compiled", seconds=0.0, warnings={}, uncached="",
-            digest=put.stored_digest or put.digest, conflict=put.reason if put.conflict else None,
-            stored=put.stored, record=record, blobs=blobs, diagnostics=diagnostics,
+            action=key, status="compiled", seconds=0.0, warnings={}, uncached="", put=put,
+            record=record, blobs=blobs, diagnostics=diagnostics,
         )  # fmt: skip
 
     def _stored(self, key: str, request: Compile) -> Compiled | None:
@@ -367,7 +362,7 @@ class Session:
         earlier = [each for each in stored_for_action(self.store, key) if each.stage == "compile"]
         return replace(
             hit,
-            digest=held.digest,
+            put=PutResult(stored=True, digest=held.digest, existed=True),
             record=held.artifact,
             blobs={name: data for name in held.names if (data := held.blob(name)) is not None},
             diagnostics=merged([*self._diagnostics(request.variant), *earlier]),
@@ -377,11 +372,13 @@ class Session:
         """Return the diagnostics of a variant and of the modules that it reaches."""
         return self.listener.diagnostics(closure(_entry_modules(variant)))
 
-    def _remember(
-        self, made: Compiled, request: Compile, read: Sources, fields: Mapping[str, str]
+    def _with_manifest(
+        self, made: Compiled, request: Compile, fields: Mapping[str, str]
     ) -> Compiled:
-        """Publish the manifest, have the build do so, or record why there is none."""
+        """Add the manifest, or why there is none."""
         variant = request.variant
+        read = entry_sources(variant, named_entries(variant))
+        made = replace(made, missed=read.missed)
         if request.data != data_digests(variant, self.digests):
             return replace(made, uncached="a data file of its spec changed during compilation")
         if uncached := why_uncached(read):
@@ -396,13 +393,9 @@ class Session:
             fields=fields_text(fields),
             printed=made.printed,
             diagnostics=[each.to_json() for each in made.diagnostics],
-            record=made.digest or "",
+            record=made.digest,
         )
-        made = replace(made, manifest_key=set_name(request.request, manifest.read))
-        if self._introduction.signing:
-            return replace(made, manifest=manifest.to_json())
-        self.store.put_set(request.request, manifest)
-        return made
+        return replace(made, manifest=manifest.to_json())
 
     def _cost_s(self, made: Compiled, request_key: str) -> float:
         """Return the compile time, or the earlier compile time if it was only lowered again."""

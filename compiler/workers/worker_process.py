@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -23,15 +24,7 @@ from msgspec.structs import replace
 
 from pallasc.cache.format import size
 from pallasc.compiler.toolchain.toolkit import TOOLKIT
-from pallasc.compiler.workers.messages import (
-    Failed,
-    Group,
-    Messages,
-    Reply,
-    Request,
-    Task,
-    encode,
-)
+from pallasc.compiler.workers.messages import READY, Failed, Group, Reply, Request, Task
 from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
 from pallasc.errors import CompileError, Location, ToolError
 
@@ -118,6 +111,8 @@ _STACKS_BYTES = 64 << 10
 _MOST_READS = 64
 """Maximum MB read at a time, so that a worker that never stops writing does not block the others.
 """
+_LONGEST_LINE_BYTES = 256 << 20
+_STARTED = re.compile(rb'\{"pid":(\d+)\}')
 _STACK_S = 5.0
 """Time limit of writing a stack; only a process that hangs in the kernel takes this long."""
 _END_S = 15.0
@@ -169,8 +164,8 @@ class Worker:
         self.gone_s: float | None = None
         self.ready_s: float | None = None
         self.began_s = time.monotonic()
-        self._unsent, self._messages = bytearray(), Messages()
-        self._replies: deque[Mapping[str, object]] = deque()
+        self._unsent, self._received = bytearray(), bytearray()
+        self._replies: deque[bytes] = deque()
         with ExitStack() as opened, ExitStack() as lent:
             opened.callback(shutil.rmtree, folder, ignore_errors=True)
             try:
@@ -217,7 +212,7 @@ class Worker:
 
     def send(self, request: Request) -> None:
         """Send a request, possibly in part; `reply` detects a worker that is gone."""
-        self._unsent += encode(request.to_json())
+        self._unsent += pickle.dumps(request)
         self._flush()
 
     def reply(self) -> Reply | None:
@@ -273,8 +268,7 @@ class Worker:
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_READS):
                 data = os.read(self.answers, 1 << 20)
-                for message in self._messages.feed(data):
-                    self._note(message or {})
+                self._receive(data)
                 if not data:
                     gone = True
                     break
@@ -283,15 +277,23 @@ class Worker:
         if gone and self.gone_s is None:
             self.gone_s = time.monotonic()
 
-    def _note(self, message: Mapping[str, object]) -> None:
-        """Store a reply; or record the worker's process id, or that it is ready."""
-        process = message.get("pid")
-        if message.get("ready") is True:
-            self.ready_s = self.ready_s or time.monotonic()
-        elif isinstance(process, int) and not self.process:
-            self.process = process
-        else:
-            self._replies.append(message)
+    def _receive(self, data: bytes) -> None:
+        """Store replies; or record the worker's process id, or that it is ready."""
+        self._received += data
+        if len(self._received) > _LONGEST_LINE_BYTES:
+            data = b"\n"  # an empty line is no reply
+            self._received[:] = data
+        if b"\n" not in data:
+            return
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            started = None if self.process else _STARTED.fullmatch(line)
+            if line == READY.strip():
+                self.ready_s = self.ready_s or time.monotonic()
+            elif started:
+                self.process = int(started[1])
+            else:
+                self._replies.append(bytes(line))
 
     def _written(self, longest_bytes: int) -> str:
         """Return the end of its output since its task began; standard error comes last."""
@@ -323,12 +325,12 @@ class Worker:
 
         Args:
             held_bytes: memory that it and its descendants hold.
-            memory_bytes: memory limit, None for no limit.
+            memory_bytes: memory limit, 0 or None for no limit.
             timeout_s: time limit of its task, None for no limit.
             grace_s: additional time for a task if its worker enforces the limit itself.
         """
         doing = self.task.doing if self.task else ""
-        if memory_bytes is not None and held_bytes > memory_bytes:
+        if memory_bytes and held_bytes > memory_bytes:
             return CompileError(
                 f"{doing} held {size(held_bytes, memory_bytes)} of memory, more than the "
                 f"{size(memory_bytes)} that one may hold (--memory), and was stopped",

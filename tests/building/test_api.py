@@ -77,17 +77,3 @@ def test_a_wrong_call_says_what_is_wrong(here: dict[str, Any], name: str) -> Non
     kind, code, text = ERRORS[name]
     assert here["results"][name][:2] == [kind, code]
     assert text in here["results"][name][2]
-
-
-def test_a_new_process_finds_in_the_store_what_another_compiled(
-    run_program: Callable[..., Any], make_project: Any
-) -> None:
-    root = make_project().store.root
-    ((compiled, digest, size),) = run_program("kept.py", root, 3.0, "plain")
-    assert compiled == ["triple"]
-    # What the process holds counts, not what stands in the source; settings count, too.
-    calls = (3.0, "plain", 4.0, "plain", 3.0, "precise")
-    found, other, precise = run_program("kept.py", root, *calls)
-    assert found == [[], digest, size]
-    assert other[0] == precise[0] == ["triple"]
-    assert other[1] != digest

@@ -33,7 +33,7 @@ def run(x):
 """
 
 _FAILED = {
-    "ok": False,
+    "type": "Failed",
     "error": {"type": "SpecError", "message": "", "hint": None, "location": None, "exit_code": 2},
 }
 _DEADLINE_S = 600
@@ -189,8 +189,8 @@ def test_a_warm_worker_is_the_first_to_be_used_and_replaced_if_it_has_died() -> 
 def test_a_worker_that_says_it_is_spoilt_is_replaced_and_what_it_says_unasked_is_no_answer() -> (
     None
 ):
-    tainted = 'channel.send({"ok": True, "value": 1, "tainted": True})\n'
-    twice = 'channel.send({"ok": True, "value": 1}); value = 2'
+    tainted = 'channel.send({"type": "Done", "value": 1, "tainted": True})\n'
+    twice = 'channel.send({"type": "Done", "value": 1}); value = 2'
     with fakes() as pool:
         first = code(f"{tainted}import signal; signal.pause()")
         answer, process = values(pool, first, code(WHO, 1))

@@ -97,18 +97,12 @@ def test_a_changed_kernel_is_no_hit(built: Any, nothing_installed: None) -> None
     )
 
 
-def test_an_empty_store_lacks_what_a_build_asks_for_and_only_compiling_needs_a_compiler(
-    project: Any, nothing_installed: None
-) -> None:
+def test_an_empty_store_and_no_compiler_are_an_error(project: Any, nothing_installed: None) -> None:
     project.write("scale.py", "def run(x):\n    return x * 2\n")
     project.spec({"name": "scale", "entry": "scale.py:run"})
-    why = "no compiler is installed, and the store does not record which one filled it"
-    frozen = project.build(frozen=True)
-    (result,) = frozen.results
-    assert (frozen.exit_code, result.error.exit_code, result.reason) == (3, 3, why)
-    assert result.error.message == f"scale@h100-sxm is not in the store: {why}."
-    missing = project.build(compile=False)
-    assert [(r.status, r.reason) for r in missing.results] == [("missing", why)]
+    for options in ({"frozen": True}, {"compile": False}):
+        with pytest.raises(ToolError, match="the store does not record which one filled it"):
+            project.build(**options)
     with pytest.raises(ToolError, match="No CUDA plugin for JAX is installed"):
         project.build()
 

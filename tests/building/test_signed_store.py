@@ -13,8 +13,6 @@ from pallasc.cache import format
 from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.cache.verify import verify
-from pallasc.compiler.builds.locked import Locked
-from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.inputs.lookup import artifact_of_action
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
@@ -143,7 +141,7 @@ def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: An
     assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
 
 
-def test_another_machine_believes_the_public_key_and_not_the_lock(
+def test_another_machine_believes_the_public_key(
     compiled: Any, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(compiled.folder, project.folder, dirs_exist_ok=True)
@@ -154,19 +152,11 @@ def test_another_machine_believes_the_public_key_and_not_the_lock(
     with monkeypatch.context() as patch:
         patch.setenv("PALLASC_STORE_KEY", str(private))
         project.build(store=Store(project.store.root))
-    file = Path("pallasc.lock")
-    updated = update_lock(project.variants(), None, file=file, whole=True, store=project.store)
-    assert updated.complete
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
     doubted = project.build(store=Store(project.store.root), frozen=True)
     assert {result.reason for result in doubted.results} == {NOT_SIGNED}
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
     assert statuses(project.build(store=Store(project.store.root), frozen=True)) == ["hit", "hit"]
-
-    shutil.rmtree(project.store.folder / "man")
-    held = Locked("pallasc.lock", updated.lock)
-    report = project.build(store=Store(project.store.root), frozen=True, locked=held)
-    assert {type(result.error) for result in report.results} == {CorruptError}
 
 
 def test_a_record_that_is_no_artifacts_is_put_away(doubling: Any, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_frozen_and_locked_hold_for_the_variants_of_the_shard(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--shard", "0/8"), "--shard 0/8: of 8 shards, the first is 1/8 and the last 8/8."),
+        (("--shard", "0/8"), "--shard 0/8: there are 1 to 1,000 shards, and the first is 1."),
         (("--shard", "3-8"), "--shard must be K/N, such as 3/8, got '3-8'."),
         (("--shard", "1/2", "--lock", "none.lock"), "there is no none.lock."),
     ],

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pallasc.cache.format import sha256
 from pallasc.cache.manifests import manifest_from_json
-from pallasc.cache.store import Store
+from pallasc.cache.store import PutResult, Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.inputs.lookup import Lookup, data_digests, request_fields
 from pallasc.compiler.inputs.manifest import joined
@@ -91,7 +91,8 @@ def case(built: tuple[Path, Store], warm_store: Store, tmp_path: Path) -> Case:
     assert held is not None
     reply = Compiled(
         action=manifest.action, status="compiled", seconds=1.0, warnings={}, uncached="",
-        digest=held.digest, record=held.artifact, manifest=manifest.to_json(),
+        put=PutResult(stored=True, digest=held.digest), record=held.artifact,
+        manifest=manifest.to_json(),
         blobs={name: data for name in held.names if (data := held.blob(name)) is not None},
     )  # fmt: skip
     return Case(tmp_path / "specs", variant, Store(tmp_path / "store"), reply)
@@ -99,7 +100,7 @@ def case(built: tuple[Path, Store], warm_store: Store, tmp_path: Path) -> Case:
 
 def test_a_result_is_published_and_one_that_exists_is_a_hit(case: Case) -> None:
     reply = case.publish()
-    assert (reply.status, reply.digest, reply.stored) == ("compiled", case.reply.digest, True)
+    assert (reply.status, reply.digest, reply.put.stored) == ("compiled", case.reply.digest, True)
     held = case.store.get_artifact(reply.action, verify=True)
     assert held is not None
     assert held.artifact == case.reply.record

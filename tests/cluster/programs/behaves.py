@@ -14,18 +14,18 @@ from pathlib import Path
 from pallasc.compiler.workers import cluster_worker as worker
 from pallasc.compiler.workers.cluster import LONGEST_BYTES
 from pallasc.compiler.workers.cluster_worker import reply_bytes
-from pallasc.compiler.workers.messages import Group, Reply
+from pallasc.compiler.workers.messages import Group, Reply, Request
 
 GOOD = reply_bytes(Reply())
 ANSWERS: Mapping[str, object] = {
     "is cut": GOOD[:-5],
     "is too large": bytes(LONGEST_BYTES + 1),
-    "swells when it is parsed": b'{"ok": true, "x": {"y": [' + b"[]," * 1_000_000 + b"[]]}}",
+    "swells when it is parsed": b'{"type": "Reply", "x": {"y": [' + b"[]," * 1_000_000 + b"[]]}}",
     "is of another type": 3,
 }
 
 
-def behave(build: str, group: Group, request: Mapping[str, object]) -> object:
+def behave(build: str, group: Group, request: Request) -> object:
     place = Path(os.environ["BEHAVIOR"])
     behavior = place.read_text() if place.exists() else ""
     with Path(f"{place}.log").open("a") as log:
