@@ -279,10 +279,21 @@ def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
             open_found(native, changed, lambda key, other=other: other)
 
 
-@pytest.mark.parametrize(("entry", "rank"), [(0, 0), (0, 6), (2, 2)])
-def test_a_map_of_a_wrong_rank_is_refused(
-    entry: int, rank: int, native: Library, data: bytes
+@pytest.mark.parametrize(
+    ("entry", "fields"),
+    [
+        *((0, {"f31": rank}) for rank in (0, 6)),
+        (0, {"f30": 10}),
+        (0, {"f32": 4}),
+        (0, {"f33": 3}),
+        (0, {"f34": 4}),
+        (2, {"f31": 2}),
+        (2, {"f28": 0}),
+    ],
+)
+def test_a_map_that_the_driver_cannot_read_is_refused(
+    entry: int, fields: dict[str, int], native: Library, data: bytes
 ) -> None:
     with pytest.raises(CorruptError) as caught:
-        native.open(flat.changed(data, "maps", entry, f31=rank))
+        native.open(flat.changed(data, "maps", entry, **fields))
     assert caught.value.message == f"the flat plan is damaged: tensor map {entry} is not valid."
