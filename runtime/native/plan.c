@@ -554,6 +554,9 @@ static int check_launches(pallasc_plan *plan)
     int status = PALLASC_OK;
     for (uint32_t i = 0; !status && i < plan->count[FLAT_LAUNCHES]; i++)
         status = check_launch(plan, i, &used);
+    if (!status && (used.parameters != plan->count[FLAT_PARAMETERS] ||
+                    used.maps != plan->count[FLAT_MAPS] || used.values != plan->count[FLAT_VALUES]))
+        status = damaged("table", FLAT_PARAMETERS);
     return status;
 }
 
