@@ -6,8 +6,8 @@
 
 #define PALLASC_PRINTF(message, first) __attribute__((format(printf, message, first)))
 
-/* Store a message and the remedy (NULL: none). Both functions return the status. */
-int fail(int status, const char *hint, const char *message, ...) PALLASC_PRINTF(3, 4);
+/* Store a message and the remedy (NULL: none), and return the status. */
+#define fail(status, ...) fail_with_result(status, 0, __VA_ARGS__)
 int fail_with_result(int status, int result, const char *hint, const char *message, ...)
     PALLASC_PRINTF(4, 5);
 

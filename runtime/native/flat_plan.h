@@ -1,7 +1,8 @@
 /* The flat plan: an artifact and its launch plan as one block of bytes.
  *
  * This file is the format's grammar. specs/artifacts/flat_plan.py is its only writer, plan.c its
- * only reader; both reject everything that breaks a rule below. Version history:
+ * only reader. The writer follows every rule below; the reader checks those that its memory or the
+ * driver's depends on. Version history:
  *
  *   1  the first. Plans of one device: plans for several devices cannot be written.
  *
@@ -15,17 +16,21 @@
  *   - magic, version, header_bytes, total_bytes, digest, the offset and entry size of every table
  *   - every string number is the start of a text in the table of strings, whose last byte is 0;
  *     texts are UTF-8
- *   - ranges ("first" and "count") in a table follow each other without gaps and cover all of it,
- *     in the order of the entries that contain them; so every check takes linear time
+ *   - ranges ("first" and "count") in a table follow each other without gaps, in the order of the
+ *     entries that contain them; so every check takes linear time
  *   - every buffer exists, all accesses are within its size, and no step writes to a constant
- *   - dtypes are listed in specs/arrays.py, and have the right number of bits
  *   - no blob digest and no cubin blob occurs twice
  *   - cubins are ELF files for the architecture with nothing outside the file: the driver reads
  *     their length from their headers
- *   - the driver's rules for tensor maps (below)
- *   - parameters have the sizes that their kernel declares, here and in its cubin
- *   - reserved fields are 0
+ *   - ranks and numbers of enumerations in tensor maps; the driver checks the rest when it encodes
+ *     them
+ *   - parameters have the sizes that their kernel declares here; the driver, from CUDA 12.4 on, is
+ *     asked whether the cubin declares them too
  *   - the limits at the end of this file
+ *
+ * The writer also guarantees that dtypes are listed in specs/arrays.py, gaps and
+ * reserved fields are 0, parameters are those of the cubin, and tensor maps follow the driver's
+ * rules (below).
  *
  * Other readers may use these structures directly: fields are aligned to their size, and no
  * compiler adds padding. On little-endian machines, a copy of the block at a multiple of 16 can be
@@ -199,7 +204,6 @@ struct flat_blob {
 #define FLAT_MOST_PARAMETERS 4095u
 #define FLAT_MOST_ARRAYS 4096u
 #define FLAT_MOST_KERNELS 4096u
-#define FLAT_MOST_NAME 16384u /* bytes of a kernel's name, including the 0 */
 #define FLAT_MOST_RANK 64u
 #define FLAT_MOST_BLOBS 4096u
 #define FLAT_MOST_VALUE_BYTES (64u << 20)

@@ -14,12 +14,18 @@
 #error "flat plans are read in place, on little-endian machines only"
 #endif
 
-#define DAMAGED(...) fail(PALLASC_ERROR_CORRUPT, NULL, "the flat plan is damaged: " __VA_ARGS__)
-
 enum {
     CHECKED = (int)sizeof(((struct flat_header *)0)->magic) + 16 + 32,
-    MOST_SECTIONS = 1 << 24,
+    MOST_BITS = 128, /* of an element */
+    MOST_MAP_RANK = 5,
 };
+
+/* The digest finds accidents, so only a forged plan, or a faulty writer, gets one of these. */
+static int damaged(const char *what, uint64_t number)
+{
+    return fail(PALLASC_ERROR_CORRUPT, NULL, "the flat plan is damaged: %s %llu is not valid.", what,
+                (unsigned long long)number);
+}
 
 static const uint32_t entry_bytes[FLAT_TABLES] = {
     [FLAT_STRINGS] = 1,
@@ -56,15 +62,15 @@ static int check_header(const struct flat_header *header, size_t size)
                     "Write it with this version of pallasc, or install the one that wrote it.",
                     "the flat plan has version %u, and this library reads version %u.",
                     header->version, FLAT_VERSION);
-    if (header->header_bytes != sizeof *header)
-        return DAMAGED("its header has %u bytes.", header->header_bytes);
-    if (header->total_bytes != size)
-        return DAMAGED("it has %llu bytes, and %zu are given.",
-                       (unsigned long long)header->total_bytes, size);
+    if (header->header_bytes != sizeof *header || header->total_bytes != size)
+        return fail(PALLASC_ERROR_CORRUPT, NULL,
+                    "the flat plan is damaged: it has %llu bytes, and %zu are given.",
+                    (unsigned long long)header->total_bytes, size);
     uint8_t digest[32];
     sha256((const char *)header + CHECKED, size - CHECKED, digest);
     if (memcmp(digest, header->digest, sizeof digest))
-        return DAMAGED("its bytes do not match its digest.");
+        return fail(PALLASC_ERROR_CORRUPT, NULL,
+                    "the flat plan is damaged: its bytes do not match its digest.");
     return PALLASC_OK;
 }
 
@@ -77,15 +83,11 @@ static int check_tables(pallasc_plan *plan, const struct flat_header *header, si
         uint64_t start = align(end, 16), bytes = (uint64_t)table->count * table->entry_bytes;
         if (table->entry_bytes != entry_bytes[i] || table->offset != start || start > size ||
             bytes > size - start)
-            return DAMAGED("table %d has %u entries of %u bytes at %llu.", i, table->count,
-                           table->entry_bytes, (unsigned long long)table->offset);
-        for (; end < start; end++)
-            if (plan->data[end])
-                return DAMAGED("there is something before table %d.", i);
+            return damaged("table", (uint64_t)i);
         plan->count[i] = table->count;
         end = start + bytes;
     }
-    return end == size ? PALLASC_OK : DAMAGED("%zu bytes follow its tables.", (size_t)(size - end));
+    return end == size ? PALLASC_OK : damaged("the byte after its tables,", end);
 }
 
 static void find_tables(pallasc_plan *plan, const struct flat_header *header)
@@ -115,25 +117,16 @@ static int check_strings(const pallasc_plan *plan)
     size_t count = plan->count[FLAT_STRINGS], length;
     const unsigned char *text = (const unsigned char *)plan->strings;
     if (!count || text[count - 1])
-        return DAMAGED("its texts have no end.");
+        return damaged("table", FLAT_STRINGS);
     for (size_t at = 0; at < count; at += length)
         if (!(length = character(text + at, count - at)))
-            return DAMAGED("its texts are not UTF-8.");
+            return damaged("the text at", at);
     return PALLASC_OK;
 }
 
 static int is_string(const pallasc_plan *plan, uint32_t at)
 {
     return at < plan->count[FLAT_STRINGS] && (!at || !plan->strings[at - 1]);
-}
-
-/* Each kernel name is searched in its cubin, so its length is limited. */
-static int is_name(const pallasc_plan *plan, uint32_t at)
-{
-    if (!is_string(plan, at))
-        return 0;
-    uint32_t room = plan->count[FLAT_STRINGS] - at;
-    return memchr(string_of(plan, at), 0, room < FLAT_MOST_NAME ? room : FLAT_MOST_NAME) != NULL;
 }
 
 static int is_string_or_none(const pallasc_plan *plan, uint32_t at)
@@ -157,17 +150,11 @@ static int read_architecture(pallasc_plan *plan, const char *arch)
 static int check_facts(pallasc_plan *plan)
 {
     const struct flat_facts *facts = plan->facts;
-    if (plan->count[FLAT_FACTS] != 1)
-        return DAMAGED("it has %u entries of facts.", plan->count[FLAT_FACTS]);
-    if (!is_string(plan, facts->name) || !is_string(plan, facts->arch) ||
-        !is_string_or_none(plan, facts->package))
-        return DAMAGED("its facts name a text that is not there.");
-    if (!read_architecture(plan, string_of(plan, facts->arch)))
-        return DAMAGED("'%.40s' is not an architecture.", string_of(plan, facts->arch));
-    if (plan->count[FLAT_ARRAYS] > FLAT_MOST_ARRAYS ||
-        facts->input_count > plan->count[FLAT_ARRAYS])
-        return DAMAGED("it has %u arrays, of which %u are inputs.", plan->count[FLAT_ARRAYS],
-                       facts->input_count);
+    if (plan->count[FLAT_FACTS] != 1 || plan->count[FLAT_ARRAYS] > FLAT_MOST_ARRAYS ||
+        facts->input_count > plan->count[FLAT_ARRAYS] || !is_string(plan, facts->name) ||
+        !is_string_or_none(plan, facts->package) || !is_string(plan, facts->arch) ||
+        !read_architecture(plan, string_of(plan, facts->arch)))
+        return damaged("table", FLAT_FACTS);
     return PALLASC_OK;
 }
 
@@ -187,49 +174,48 @@ static int check_blobs(const pallasc_plan *plan)
 {
     uint64_t end = 0;
     if (plan->count[FLAT_BLOBS] > FLAT_MOST_BLOBS)
-        return DAMAGED("it has %u blobs.", plan->count[FLAT_BLOBS]);
+        return damaged("table", FLAT_BLOBS);
     for (uint32_t i = 0; i < plan->count[FLAT_BLOBS]; i++) {
         const struct flat_blob *blob = &plan->blobs[i];
         uint64_t start = blob->inside ? align(end, 16) : 0;
-        if (blob->inside > 1 || blob->reserved || blob->offset != start ||
-            !is_new_blob(plan, i))
-            return DAMAGED("blob %u is at %llu.", i, (unsigned long long)blob->offset);
+        if (blob->inside > 1 || blob->offset != start || !is_new_blob(plan, i))
+            return damaged("blob", i);
         if (!blob->inside)
             continue;
         if (start > plan->count[FLAT_DATA] || blob->size > plan->count[FLAT_DATA] - start)
-            return DAMAGED("blob %u of %llu bytes does not lie inside.", i,
-                           (unsigned long long)blob->size);
-        for (; end < start; end++)
-            if (plan->content[end])
-                return DAMAGED("there is something before blob %u.", i);
+            return damaged("blob", i);
         end = start + blob->size;
     }
-    return end == plan->count[FLAT_DATA] ? PALLASC_OK : DAMAGED("something follows its blobs.");
+    return PALLASC_OK;
 }
 
-static int find_blob(pallasc_plan *plan, uint32_t number, pallasc_find find, void *context)
+static int read_blob(pallasc_plan *plan, uint32_t number, pallasc_find find, void *context)
 {
     const struct flat_blob *blob = &plan->blobs[number];
     struct blob *found = &plan->found[number];
     char digest_text[65];
     uint8_t digest[32];
-    const void *data = NULL;
-    size_t size = 0;
+    const void *data = plan->content + blob->offset;
+    size_t size = blob->size;
     sha256_text(blob->sha256, digest_text);
-    if (!find || find(context, digest_text, &data, &size) || (!data && size))
+    if (!blob->inside &&
+        (!find || find(context, digest_text, &data, &size) || (!data && size)))
         return fail(PALLASC_ERROR_NOT_FOUND,
                     find ? "Install the bundle that it came with, or write the plan with its cubins."
                          : "Write the plan with its cubins inside, or say where they are found.",
                     "%s: the plan names its cubin or constant %.12s by digest, and it is not here.",
                     name_of(plan), digest_text);
-    if (size == blob->size) {
+    found->data = data;
+    if (!blob->inside && size == blob->size) {
         found->data = found->owned = malloc(size ? size : 1);
         if (!found->owned)
             return fail_host_memory();
         if (size)
             memcpy(found->owned, data, size);
-        sha256(found->owned, size, digest);
     }
+    /* Copies in the driver are shared by this digest, so check it as well as the block's. */
+    if (size == blob->size)
+        sha256(found->data, size, digest);
     if (size != blob->size || memcmp(digest, blob->sha256, sizeof digest))
         return fail(PALLASC_ERROR_CORRUPT, NULL, "%s: blob %s does not match its digest",
                     name_of(plan), digest_text);
@@ -238,29 +224,14 @@ static int find_blob(pallasc_plan *plan, uint32_t number, pallasc_find find, voi
 
 static int read_blobs(pallasc_plan *plan, pallasc_find find, void *context)
 {
-    for (uint32_t i = 0; i < plan->count[FLAT_BLOBS]; i++) {
-        const struct flat_blob *blob = &plan->blobs[i];
-        if (!blob->inside) {
-            int status = find_blob(plan, i, find, context);
-            if (status)
-                return status;
-            continue;
-        }
-        /* Copies in the driver are shared by this digest, so check it as well as the block's. */
-        uint8_t digest[32];
-        plan->found[i].data = plan->content + blob->offset;
-        sha256(plan->found[i].data, blob->size, digest);
-        if (memcmp(digest, blob->sha256, sizeof digest))
-            return DAMAGED("blob %u does not match its digest.", i);
-    }
-    return PALLASC_OK;
+    int status = PALLASC_OK;
+    for (uint32_t i = 0; !status && i < plan->count[FLAT_BLOBS]; i++)
+        status = read_blob(plan, i, find, context);
+    return status;
 }
 
 static int check_code(const pallasc_plan *plan)
 {
-    struct effort left = {MOST_SECTIONS, 0};
-    for (uint32_t i = 0; i < plan->count[FLAT_BLOBS]; i++)
-        left.bytes += plan->blobs[i].size;
     for (uint32_t i = 0; i < plan->count[FLAT_CUBINS]; i++) {
         uint32_t blob = plan->cubins[i].blob;
         char text[128];
@@ -268,16 +239,6 @@ static int check_code(const pallasc_plan *plan)
                                           plan->major * 10 + plan->minor, text, sizeof text);
         if (broken)
             return fail(PALLASC_ERROR_CORRUPT, NULL, "%s: %s", name_of(plan), broken);
-    }
-    for (uint32_t i = 0; i < plan->count[FLAT_KERNELS]; i++) {
-        const struct flat_kernel *kernel = &plan->kernels[i];
-        uint32_t blob = plan->cubins[kernel->cubin].blob;
-        const char *name = string_of(plan, kernel->name);
-        if (!has_parameters(plan->found[blob].data, plan->blobs[blob].size, name,
-                            plan->sizes + kernel->sizes, kernel->size_count, &left))
-            return fail(PALLASC_ERROR_CORRUPT, NULL,
-                        "%s: its cubin has no kernel %s with the parameters that the plan passes.",
-                        name_of(plan), name);
     }
     return PALLASC_OK;
 }
@@ -290,14 +251,11 @@ static int check_buffers(pallasc_plan *plan)
         const struct flat_buffer *buffer = &plan->buffers[i];
         struct place *place = &plan->places[i];
         int is_constant = buffer->role == FLAT_CONSTANT;
-        if (buffer->role > FLAT_TEMPORARY || buffer->size >= FLAT_MOST_SIZE || buffer->reserved ||
-            !buffer->alignment)
-            return DAMAGED("buffer %u has role %u, %llu bytes and alignment %u.", i, buffer->role,
-                           (unsigned long long)buffer->size, buffer->alignment);
-        if (is_constant ? buffer->blob >= plan->count[FLAT_BLOBS] ||
-                              plan->blobs[buffer->blob].size != buffer->size
-                        : buffer->blob != FLAT_NONE)
-            return DAMAGED("buffer %u names blob %u.", i, buffer->blob);
+        if (buffer->role > FLAT_TEMPORARY || buffer->size >= FLAT_MOST_SIZE || !buffer->alignment ||
+            (is_constant ? buffer->blob >= plan->count[FLAT_BLOBS] ||
+                               plan->blobs[buffer->blob].size != buffer->size
+                         : buffer->blob != FLAT_NONE))
+            return damaged("buffer", i);
         if (is_constant)
             place->kind = CONSTANT;
         if (buffer->role != FLAT_TEMPORARY)
@@ -305,29 +263,9 @@ static int check_buffers(pallasc_plan *plan)
         *place = (struct place){WORKSPACE, plan->workspace_bytes};
         plan->workspace_bytes += align(buffer->size, BUFFER_ALIGNMENT);
         if (plan->workspace_bytes >= FLAT_MOST_SIZE)
-            return DAMAGED("its temporaries are too large.");
+            return damaged("buffer", i);
     }
     return PALLASC_OK;
-}
-
-/* Is it an element type (specs/arrays.py) with this number of bits? */
-static int is_dtype(const char *name, uint32_t bits)
-{
-    static const struct {
-        char name[16];
-        uint8_t bits;
-    } known[] = {
-        {"bool", 8}, {"i1", 1}, {"i2", 2}, {"i4", 4}, {"i8", 8}, {"i16", 16}, {"i32", 32},
-        {"i64", 64}, {"u1", 1}, {"u2", 2}, {"u4", 4}, {"u8", 8}, {"u16", 16}, {"u32", 32},
-        {"u64", 64}, {"f16", 16}, {"bf16", 16}, {"f32", 32}, {"f64", 64}, {"f8e4m3fn", 8},
-        {"f8e5m2", 8}, {"f8e4m3b11fnuz", 8}, {"f8e4m3fnuz", 8}, {"f8e5m2fnuz", 8}, {"f8e4m3", 8},
-        {"f8e3m4", 8}, {"f8e8m0fnu", 8}, {"f6e2m3fn", 6}, {"f6e3m2fn", 6}, {"f4e2m1fn", 4},
-        {"c64", 64}, {"c128", 128},
-    };
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(known[i].name, name))
-            return known[i].bits == bits;
-    return 0;
 }
 
 /* Returns 0 if an array takes more than 2^60 bytes. */
@@ -353,20 +291,17 @@ static int check_array(const pallasc_plan *plan, const char *what, uint32_t numb
                        const struct flat_array *array, uint32_t *numbers, uint64_t *bytes)
 {
     uint32_t left = plan->count[FLAT_NUMBERS] - *numbers;
-    if (!is_string(plan, array->path) || !is_string(plan, array->dtype) ||
-        !is_dtype(string_of(plan, array->dtype), array->bits) || array->rank > FLAT_MOST_RANK ||
-        array->numbers != *numbers || 2 * array->rank > left || array->buffer >= plan->count[FLAT_BUFFERS] ||
-        array->place >= plan->count[FLAT_ARRAYS])
-        return DAMAGED("%s %u does not fit.", what, number);
-    const int64_t *shape = plan->numbers + *numbers;
+    if (!is_string(plan, array->path) || !is_string(plan, array->dtype) || !array->bits ||
+        array->bits > MOST_BITS || array->rank > FLAT_MOST_RANK ||
+        array->numbers != *numbers || 2 * array->rank > left ||
+        array->buffer >= plan->count[FLAT_BUFFERS] || array->place >= plan->count[FLAT_ARRAYS])
+        return damaged(what, number);
     for (uint32_t i = 0; i < 2 * array->rank; i++)
-        if (shape[i] < 0)
-            return DAMAGED("%s %u has a negative size.", what, number);
+        if (plan->numbers[*numbers + i] < 0)
+            return damaged(what, number);
     *numbers += 2 * array->rank;
-    uint64_t held = plan->buffers[array->buffer].size;
-    if (!array_bytes(plan, array, bytes) || *bytes > held)
-        return DAMAGED("%s %u is larger than its buffer of %llu bytes.", what, number,
-                       (unsigned long long)held);
+    if (!array_bytes(plan, array, bytes) || *bytes > plan->buffers[array->buffer].size)
+        return damaged(what, number);
     return PALLASC_OK;
 }
 
@@ -384,7 +319,7 @@ static int check_passed(pallasc_plan *plan, uint32_t *numbers)
         uint32_t may_have = flags == PALLASC_INPUT ? PALLASC_UPDATED : 0;
         if (array->place != i || (array->flags & ~may_have) != flags || bytes != buffer->size ||
             buffer->role > FLAT_OUTPUT || place->kind != NOWHERE)
-            return DAMAGED("array %u does not fit its buffer %u.", i, array->buffer);
+            return damaged("array", i);
         *place = (struct place){PASSED, i};
         uint64_t alignment = buffer->alignment;
         plan->passed[i] = (struct array){
@@ -397,13 +332,12 @@ static int check_passed(pallasc_plan *plan, uint32_t *numbers)
     for (uint32_t i = 0; i < plan->count[FLAT_BUFFERS]; i++)
         if (plan->buffers[i].role <= FLAT_OUTPUT && plan->places[i].kind == NOWHERE &&
             plan->buffers[i].size)
-            return DAMAGED("nobody provides buffer %u.", i);
+            return damaged("buffer", i); /* nobody provides it */
     return PALLASC_OK;
 }
 
 static int check_outputs(const pallasc_plan *plan, uint32_t *numbers)
 {
-    uint8_t updated[FLAT_MOST_ARRAYS] = {0};
     for (uint32_t i = 0; i < plan->count[FLAT_OUTPUTS]; i++) {
         const struct flat_array *output = &plan->outputs[i];
         uint64_t bytes;
@@ -411,16 +345,8 @@ static int check_outputs(const pallasc_plan *plan, uint32_t *numbers)
         if (status)
             return status;
         if (output->flags || plan->arrays[output->place].buffer != output->buffer)
-            return DAMAGED("output %u does not lie in array %u.", i, output->place);
-        updated[output->place] = 1;
+            return damaged("output", i);
     }
-    for (uint32_t i = 0; i < plan->count[FLAT_ARRAYS]; i++) {
-        uint32_t flags = plan->arrays[i].flags;
-        if (updated[i] != (flags == PALLASC_RESULT || (flags & PALLASC_UPDATED)))
-            return DAMAGED("array %u has flags %u.", i, flags);
-    }
-    if (*numbers != plan->count[FLAT_NUMBERS])
-        return DAMAGED("%u of its numbers are not used.", plan->count[FLAT_NUMBERS] - *numbers);
     return PALLASC_OK;
 }
 
@@ -452,13 +378,12 @@ static int is_new_cubin(const pallasc_plan *plan, uint32_t number)
 
 static int check_cubins(const pallasc_plan *plan)
 {
-    if (plan->count[FLAT_CUBINS] > plan->count[FLAT_BLOBS])
-        return DAMAGED("it has %u cubins.", plan->count[FLAT_CUBINS]);
     for (uint32_t i = 0; i < plan->count[FLAT_CUBINS]; i++) {
         const struct flat_cubin *cubin = &plan->cubins[i];
-        if (cubin->blob >= plan->count[FLAT_BLOBS] || !is_new_cubin(plan, i) || !is_string_or_none(plan, cubin->toolkit) ||
-            !is_string_or_none(plan, cubin->package) || cubin->reserved)
-            return DAMAGED("cubin %u names what is not there.", i);
+        if (i >= plan->count[FLAT_BLOBS] || cubin->blob >= plan->count[FLAT_BLOBS] ||
+            !is_new_cubin(plan, i) || !is_string_or_none(plan, cubin->toolkit) ||
+            !is_string_or_none(plan, cubin->package))
+            return damaged("cubin", i);
     }
     return PALLASC_OK;
 }
@@ -467,16 +392,16 @@ static int check_kernels(const pallasc_plan *plan)
 {
     uint32_t used = 0;
     if (plan->count[FLAT_KERNELS] > FLAT_MOST_KERNELS)
-        return DAMAGED("it has %u kernels.", plan->count[FLAT_KERNELS]);
+        return damaged("table", FLAT_KERNELS);
     for (uint32_t i = 0; i < plan->count[FLAT_KERNELS]; i++) {
         const struct flat_kernel *kernel = &plan->kernels[i];
-        if (!is_name(plan, kernel->name) || kernel->cubin >= plan->count[FLAT_CUBINS] ||
+        if (!is_string(plan, kernel->name) || kernel->cubin >= plan->count[FLAT_CUBINS] ||
             kernel->sizes != used || kernel->size_count > plan->count[FLAT_SIZES] - used ||
-            kernel->size_count > FLAT_MOST_PARAMETERS || kernel->reserved)
-            return DAMAGED("kernel %u does not fit.", i);
+            kernel->size_count > FLAT_MOST_PARAMETERS)
+            return damaged("kernel", i);
         used += kernel->size_count;
     }
-    return used == plan->count[FLAT_SIZES] ? PALLASC_OK : DAMAGED("a size is of no kernel.");
+    return PALLASC_OK;
 }
 
 /* ---- steps ---- */
@@ -488,44 +413,31 @@ static int may_write(const pallasc_plan *plan, const struct flat_step *step)
            plan->buffers[step->target].role != FLAT_CONSTANT;
 }
 
-static int check_fill(const pallasc_plan *plan, uint32_t number, const struct flat_step *step)
+static int is_fill(const pallasc_plan *plan, const struct flat_step *step)
 {
-    if (step->source || step->source_offset || (step->width != 1 && step->width != 4) ||
-        !step->size || step->size % step->width || step->value >> 8 * step->width ||
-        !may_write(plan, step))
-        return DAMAGED("step %u fills %llu bytes with %#llx.", number,
-                       (unsigned long long)step->size, (unsigned long long)step->value);
-    return PALLASC_OK;
+    return (step->width == 1 || step->width == 4) && step->size && step->size % step->width == 0 &&
+           !(step->value >> 8 * step->width) && may_write(plan, step);
 }
 
-static int check_copy(const pallasc_plan *plan, uint32_t number, const struct flat_step *step)
+static int is_copy(const pallasc_plan *plan, const struct flat_step *step)
 {
-    if (step->width || step->value || !step->size || !may_write(plan, step) ||
-        !lies_inside(plan, step->source, step->source_offset, step->size))
-        return DAMAGED("step %u copies %llu bytes that do not lie in its buffers.", number,
-                       (unsigned long long)step->size);
-    return PALLASC_OK;
+    return step->size && may_write(plan, step) &&
+           lies_inside(plan, step->source, step->source_offset, step->size);
 }
 
 static int check_steps(const pallasc_plan *plan)
 {
     uint32_t launches = 0;
-    int status = PALLASC_OK;
-    for (uint32_t i = 0; !status && i < plan->count[FLAT_STEPS]; i++) {
+    for (uint32_t i = 0; i < plan->count[FLAT_STEPS]; i++) {
         const struct flat_step *step = &plan->steps[i];
-        if (step->kind == FLAT_FILL)
-            status = check_fill(plan, i, step);
-        else if (step->kind == FLAT_COPY)
-            status = check_copy(plan, i, step);
-        else if (step->kind != FLAT_LAUNCH || step->target != launches++ || step->source ||
-                 step->width || step->target_offset || step->source_offset || step->size ||
-                 step->value)
-            status = DAMAGED("step %u is of kind %u.", i, step->kind);
+        int is_valid = step->kind == FLAT_FILL   ? is_fill(plan, step)
+                       : step->kind == FLAT_COPY ? is_copy(plan, step)
+                                                 : step->kind == FLAT_LAUNCH &&
+                                                       step->target == launches++;
+        if (!is_valid)
+            return damaged("step", i);
     }
-    if (!status && launches != plan->count[FLAT_LAUNCHES])
-        status = DAMAGED("it has %u launches, and its steps %u.", plan->count[FLAT_LAUNCHES],
-                         launches);
-    return status;
+    return launches == plan->count[FLAT_LAUNCHES] ? PALLASC_OK : damaged("table", FLAT_LAUNCHES);
 }
 
 /* Numbers of table entries used so far. */
@@ -534,47 +446,48 @@ struct used {
     uint64_t bytes; /* passed by value */
 };
 
-static int check_maps(pallasc_plan *plan, const struct flat_launch *launch,
-                      const struct flat_parameter *parameter, uint32_t value_at)
+/* Are the numbers of a map the driver's? It reads as many entries as the rank says, and checks the
+ * sizes and strides itself. */
+static int is_map(const struct flat_map *map)
+{
+    return map->rank >= (map->im2col ? 3 : 1) && map->rank <= MOST_MAP_RANK && map->type <= 9 &&
+           map->swizzle <= 3 && map->interleave <= 2 && map->l2_promotion <= 3 &&
+           map->nan_fill <= 1 && map->im2col <= 1 &&
+           (!map->im2col || (map->channels && map->pixels));
+}
+
+static int check_maps(pallasc_plan *plan, const struct flat_parameter *parameter, uint32_t value_at)
 {
     uint64_t free_at = 0; /* maps are in the order of their offsets */
     for (uint32_t i = parameter->maps; i < parameter->maps + parameter->map_count; i++) {
         const struct flat_map *map = &plan->maps[i];
-        char text[512];
-        const char *broken = broken_rule(map, text, sizeof text);
-        if (broken)
-            return fail(PALLASC_ERROR_CORRUPT, NULL,
-                        "the driver would refuse a tensor map of %s: %s", kernel_name(plan, launch),
-                        broken);
-        if (!lies_inside(plan, map->buffer, map->offset, 0) || parameter->size < FLAT_MAP_BYTES ||
-            map->at > parameter->size - FLAT_MAP_BYTES || map->at < free_at)
-            return DAMAGED("a tensor map of %s does not fit.", kernel_name(plan, launch));
+        if (!is_map(map) || !lies_inside(plan, map->buffer, map->offset, 0) ||
+            parameter->size < FLAT_MAP_BYTES || map->at > parameter->size - FLAT_MAP_BYTES ||
+            map->at < free_at)
+            return damaged("tensor map", i);
         plan->map_at[i] = value_at + map->at;
         free_at = (uint64_t)map->at + FLAT_MAP_BYTES;
     }
     return PALLASC_OK;
 }
 
-static int check_parameter(pallasc_plan *plan, const struct flat_launch *launch, uint32_t number,
-                           struct used *used, struct layout *layout)
+static int check_parameter(pallasc_plan *plan, uint32_t number, struct used *used,
+                           struct layout *layout)
 {
     const struct flat_parameter *parameter = &plan->parameters[number];
     int is_value = parameter->kind == FLAT_VALUE;
-    uint64_t offset = is_value ? used->values : 0;
-    if (parameter->kind > FLAT_ZEROS || parameter->reserved || parameter->maps != used->maps ||
+    if (parameter->kind > FLAT_ZEROS || parameter->maps != used->maps ||
         parameter->map_count > plan->count[FLAT_MAPS] - used->maps)
-        return DAMAGED("parameter %u is of kind %u.", number, parameter->kind);
-    if (parameter->kind == FLAT_POINTER) {
-        if (parameter->size != 8 || parameter->map_count ||
-            !lies_inside(plan, parameter->buffer, parameter->offset, 0))
-            return DAMAGED("parameter %u points behind its buffer %u.", number, parameter->buffer);
-        return PALLASC_OK;
-    }
-    if (parameter->buffer || parameter->offset != offset ||
+        return damaged("parameter", number);
+    if (parameter->kind == FLAT_POINTER)
+        return parameter->size == 8 && !parameter->map_count &&
+                       lies_inside(plan, parameter->buffer, parameter->offset, 0)
+                   ? PALLASC_OK
+                   : damaged("parameter", number);
+    if (parameter->offset != (is_value ? used->values : 0) ||
         parameter->size > FLAT_MOST_PARAMETER_BYTES ||
         (is_value && parameter->size > plan->count[FLAT_VALUES] - used->values))
-        return DAMAGED("parameter %u has %u bytes at %llu.", number, parameter->size,
-                       (unsigned long long)parameter->offset);
+        return damaged("parameter", number);
     uint64_t at = align(layout->value_bytes, parameter->map_count ? VALUE_ALIGNMENT : 16);
     plan->value_at[number] = (uint32_t)at;
     layout->value_bytes = align(at + parameter->size, 16);
@@ -583,38 +496,27 @@ static int check_parameter(pallasc_plan *plan, const struct flat_launch *launch,
     used->maps += parameter->map_count;
     used->bytes += parameter->size;
     if (used->bytes > FLAT_MOST_VALUE_BYTES)
-        return DAMAGED("it passes too much by value.");
-    return check_maps(plan, launch, parameter, (uint32_t)at);
+        return damaged("parameter", number);
+    return check_maps(plan, parameter, (uint32_t)at);
 }
 
-static int check_sizes(const pallasc_plan *plan, const struct flat_launch *launch)
+/* Are the parameters of a launch as large as those of its kernel, and all together not too large? */
+static int has_sizes(const pallasc_plan *plan, const struct flat_launch *launch)
 {
     const struct flat_kernel *kernel = &plan->kernels[launch->kernel];
     uint64_t sum = 0;
-    uint32_t passed[MOST_SHOWN];
-    int same = launch->parameter_count == kernel->size_count;
+    if (launch->parameter_count != kernel->size_count)
+        return 0;
     for (uint32_t i = 0; i < launch->parameter_count; i++) {
         uint32_t size = plan->parameters[launch->parameters + i].size;
         sum += size;
-        same = same && size == plan->sizes[kernel->sizes + i];
-        if (i < MOST_SHOWN)
-            passed[i] = size;
+        if (size != plan->sizes[kernel->sizes + i])
+            return 0;
     }
-    if (sum > FLAT_MOST_PARAMETER_BYTES)
-        return DAMAGED("it passes %llu bytes to %s.", (unsigned long long)sum,
-                       kernel_name(plan, launch));
-    if (same)
-        return PALLASC_OK;
-    char texts[2][512];
-    return fail(PALLASC_ERROR_CORRUPT, NULL,
-                "the plan passes parameters of %s bytes to %s, and its cubin says %s",
-                sizes_text(texts[0], sizeof texts[0], "[]", passed, launch->parameter_count),
-                kernel_name(plan, launch),
-                sizes_text(texts[1], sizeof texts[1], "[]", plan->sizes + kernel->sizes,
-                           kernel->size_count));
+    return sum <= FLAT_MOST_PARAMETER_BYTES;
 }
 
-static int check_shape(const struct flat_launch *launch)
+static int has_shape(const struct flat_launch *launch)
 {
     const uint32_t *cluster = launch->cluster;
     int has_cluster = cluster[0] || cluster[1] || cluster[2];
@@ -624,7 +526,7 @@ static int check_shape(const struct flat_launch *launch)
         if (has_cluster && launch->grid[i] % cluster[i])
             return 0;
     }
-    return launch->pdl <= 1 && launch->blocks_per_sm && !launch->reserved;
+    return launch->blocks_per_sm != 0;
 }
 
 static int check_launch(pallasc_plan *plan, uint32_t number, struct used *used)
@@ -633,12 +535,13 @@ static int check_launch(pallasc_plan *plan, uint32_t number, struct used *used)
     struct layout *layout = &plan->layouts[number];
     if (launch->kernel >= plan->count[FLAT_KERNELS] || launch->parameters != used->parameters ||
         launch->parameter_count > plan->count[FLAT_PARAMETERS] - used->parameters ||
-        launch->parameter_count > FLAT_MOST_PARAMETERS || !check_shape(launch))
-        return DAMAGED("launch %u does not fit.", number);
+        launch->parameter_count > FLAT_MOST_PARAMETERS || !has_shape(launch) ||
+        !has_sizes(plan, launch))
+        return damaged("launch", number);
     *layout = (struct layout){.values_at = plan->template_bytes, .maps = used->maps};
-    int status = check_sizes(plan, launch);
+    int status = PALLASC_OK;
     for (uint32_t i = 0; !status && i < launch->parameter_count; i++)
-        status = check_parameter(plan, launch, launch->parameters + i, used, layout);
+        status = check_parameter(plan, launch->parameters + i, used, layout);
     used->parameters += launch->parameter_count;
     layout->map_count = used->maps - layout->maps;
     plan->template_bytes = align(plan->template_bytes + layout->value_bytes, VALUE_ALIGNMENT);
@@ -653,7 +556,7 @@ static int check_launches(pallasc_plan *plan)
         status = check_launch(plan, i, &used);
     if (!status && (used.parameters != plan->count[FLAT_PARAMETERS] ||
                     used.maps != plan->count[FLAT_MAPS] || used.values != plan->count[FLAT_VALUES]))
-        status = DAMAGED("a parameter is of no launch.");
+        status = damaged("table", FLAT_PARAMETERS);
     return status;
 }
 

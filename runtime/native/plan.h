@@ -93,24 +93,8 @@ void free_states(pallasc_plan *plan);
  * The driver is not given a cubin's length: it reads as far as the headers say. */
 const char *broken_cubin(const void *data, size_t size, int sm, char *text, size_t capacity);
 
-/* map_rules.c: the driver's rule that a tensor map breaks, or NULL. */
-const char *broken_rule(const struct flat_map *map, char *text, size_t capacity);
-
-/* Remaining budget for searching: section headers, and bytes of attributes. */
-struct effort {
-    uint64_t sections, bytes;
-};
-
-/* cubin.c: does a kernel of a cubin take parameters of exactly these sizes? */
-int has_parameters(const void *data, size_t size, const char *kernel, const uint32_t *expected,
-                   uint32_t count, struct effort *left);
-
-/* text.c: numbers formatted like a Python tuple or list, truncated if there is no room. */
-const char *numbers_text(char *text, size_t capacity, const char *brackets, const uint64_t *numbers,
-                         size_t count);
-/* The same for numbers of 32 bits, of which the first 64 are shown. */
+/* text.c: numbers formatted like a Python list, of which the first 64 are shown. */
 enum { MOST_SHOWN = 64 };
-const char *sizes_text(char *text, size_t capacity, const char *brackets, const uint32_t *sizes,
-                       size_t count);
+const char *sizes_text(char *text, size_t capacity, const uint32_t *sizes, size_t count);
 
 #endif

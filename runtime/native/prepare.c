@@ -229,9 +229,9 @@ static int check_parameters(const pallasc_plan *plan, const struct flat_launch *
     return fail(PALLASC_ERROR_CORRUPT, NULL,
                 "%s: the plan passes parameters of %s bytes to %s, and the driver says %s",
                 name_of(plan),
-                sizes_text(texts[0], sizeof texts[0], "[]", plan->sizes + own->sizes,
+                sizes_text(texts[0], sizeof texts[0], plan->sizes + own->sizes,
                            own->size_count),
-                kernel_name(plan, launch), sizes_text(texts[1], sizeof texts[1], "[]", told, count));
+                kernel_name(plan, launch), sizes_text(texts[1], sizeof texts[1], told, count));
 }
 
 static int raise_attribute(cuda_kernel kernel, const struct device *device, int attribute,

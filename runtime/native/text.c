@@ -5,26 +5,13 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *numbers_text(char *text, size_t capacity, const char *brackets, const uint64_t *numbers,
-                         size_t count)
+const char *sizes_text(char *text, size_t capacity, const uint32_t *sizes, size_t count)
 {
-    size_t at = (size_t)snprintf(text, capacity, "%c", brackets[0]);
-    for (size_t i = 0; i < count && at + 32 < capacity; i++)
-        at += (size_t)snprintf(text + at, capacity - at, i ? ", %lld" : "%lld",
-                               (long long)numbers[i]);
-    const char *comma = count == 1 && brackets[0] == '(' ? "," : "";
-    snprintf(text + at, capacity - at, "%s%c", comma, brackets[1]);
+    size_t at = (size_t)snprintf(text, capacity, "[");
+    for (size_t i = 0; i < count && i < MOST_SHOWN && at + 16 < capacity; i++)
+        at += (size_t)snprintf(text + at, capacity - at, i ? ", %u" : "%u", sizes[i]);
+    snprintf(text + at, capacity - at, "]");
     return text;
-}
-
-const char *sizes_text(char *text, size_t capacity, const char *brackets, const uint32_t *sizes,
-                       size_t count)
-{
-    uint64_t wide[MOST_SHOWN];
-    size_t shown = count < MOST_SHOWN ? count : MOST_SHOWN;
-    for (size_t i = 0; i < shown; i++)
-        wide[i] = sizes[i];
-    return numbers_text(text, capacity, brackets, wide, shown);
 }
 
 size_t character(const unsigned char *at, size_t room)

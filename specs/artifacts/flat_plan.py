@@ -75,7 +75,6 @@ _MOST_PARAMETER_BYTES = 32764
 _MOST_PARAMETERS = 4095
 _MOST_ARRAYS = 4096
 _MOST_KERNELS = 4096
-_MOST_NAME = 16384
 _MOST_BLOBS = 4096
 _MOST_RANK = 64
 _MOST_VALUE_BYTES = 64 << 20
@@ -307,7 +306,6 @@ class _Writer:
         sizes = [parameter.size for parameter in own.parameters]
         launch.check_parameters(sizes, "its cubin")
         _limit(sum(sizes), _MOST_PARAMETER_BYTES, f"bytes of parameters of {launch.kernel}")
-        _limit(len(launch.kernel.encode()) + 1, _MOST_NAME, "bytes of a kernel's name")
         key = (launch.cubin, launch.kernel)
         if key not in self._kernels:
             table = self._tables["sizes"]

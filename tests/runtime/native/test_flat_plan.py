@@ -16,7 +16,6 @@ from native_plans import PAIR, WINDOW, matrices
 
 from pallasc.errors import CorruptError, NotCachedError, UnsupportedError
 from pallasc.runtime.native.library import Library
-from pallasc.specs.arrays import DTYPES
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, plan_to_json
@@ -198,8 +197,6 @@ DAMAGED: dict[str, tuple[str, int, dict[str, int]]] = {
     "an array in a temporary": ("arrays", 0, {"f6": 3}),
     "two arrays in one buffer": ("arrays", 1, {"f6": 0}),
     "an array of other elements": ("arrays", 0, {"f2": 32}),
-    "an array of an unknown dtype": ("arrays", 0, {"f1": 0}),
-    "an array that is not updated": ("arrays", 1, {"f7": 1}),
     "a size that wraps around": ("numbers", 0, {"f0": (1 << 62) + 64}),
     "an output in another array": ("outputs", 0, {"f5": 1}),
     "an unknown step": ("steps", 0, {"f0": 3}),
@@ -244,24 +241,6 @@ def test_a_blob_or_cubin_that_stands_there_twice_is_refused(native: Library, dat
     assert flat.with_tables(data) == data
 
 
-def test_dtypes_are_those_of_specs_with_their_bits(native: Library, data: bytes) -> None:
-    strings, arrays = flat.raw(data, "strings"), flat.rows(data, "arrays")
-    for dtype in DTYPES.values():
-        for bits in (dtype.bits, dtype.bits + 1):
-            first = (arrays[0][0], len(strings), bits, *arrays[0][3:])
-            changed = flat.with_tables(
-                data,
-                strings=strings + dtype.name.encode() + b"\0",
-                arrays=flat.packed("arrays", first, *arrays[1:]),
-            )
-            try:
-                native.open(changed)
-                is_known = True
-            except CorruptError as error:
-                is_known = "array 0 does not fit." not in error.message
-            assert is_known == (bits == dtype.bits), dtype
-
-
 def test_words_of_strangers_are_shown_without_what_a_terminal_obeys(
     native: Library, data: bytes
 ) -> None:
@@ -286,14 +265,12 @@ def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
 
     for other, words in (
         (b"\x7fELF", "not a 64-bit little-endian ELF file"),
-        (image[:64], "an ELF file of 64 bytes ends inside its section table"),
-        (image[:-1], f"an ELF file of {len(image) - 1} bytes "),
+        (image[:64], "an ELF file of 64 bytes names what is not in it"),
+        (image[:-1], f"an ELF file of {len(image) - 1} bytes names what is not in it"),
         (with_number(18, 2, 62), "not a cubin: ELF machine 62 instead of 190"),
         (with_number(32, 8, 1 << 63), f"an ELF file of {len(image)} bytes names what is not in it"),
-        (with_number(58, 2, 63), "an ELF file has section headers of 63 bytes"),
-        (with_number(62, 2, 0xFFFF), r"an ELF file with \d+ sections has its names in 65535"),
-        (image.replace(b".nv.info.three", b"x" * 14), "its cubin has no kernel three with"),
-        (image.replace(b".text.three", b"x" * 11), "its cubin has no kernel three with"),
+        (with_number(58, 2, 63), f"an ELF file of {len(image)} bytes names what is not in it"),
+        (with_number(62, 2, 0xFFFF), f"an ELF file of {len(image)} bytes names what is not in it"),
     ):
         row = bytes.fromhex(digest(other)) + struct.pack("<QQ", 0, len(other))
         at = flat.place(data, "blobs")[0]
@@ -302,36 +279,21 @@ def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
             open_found(native, changed, lambda key, other=other: other)
 
 
-# Field of `maps`, its value, and what the driver's rules say in Python's words.
-_RULES = [
-    (0, {"f30": 10}, "element type 10 is unknown"),
-    (0, {"f32": 4}, "swizzle 4 is unknown"),
-    (0, {"f33": 3}, "interleave 3 is unknown"),
-    (0, {"f34": 4}, "L2 promotion 4 is unknown"),
-    (0, {"f31": 0}, "rank 0 is not in 1 to 5"),
-    (0, {"f31": 6}, "rank 6 is not in 1 to 5"),
-    (0, {"f2": 8}, "it starts at byte 8, no multiple of 16"),
-    (0, {"f3": 0}, "sizes (0, 32) exceed 2^32 or are zero"),
-    (0, {"f4": (1 << 32) + 1}, "sizes (64, 4294967297) exceed 2^32 or are zero"),
-    (0, {"f8": 120}, "byte strides (120,) are not all multiples of 16 below 2^40"),
-    (0, {"f18": 9}, "element strides (1, 9) are not all within 1 to 8"),
-    (0, {"f13": 257}, "box (8, 257) is not within 1 to 256"),
-    (0, {"f12": 4}, "the inner box of 8 bytes is not a multiple of 16 bytes"),
-    (0, {"f12": 32, "f32": 1}, "the inner box of 64 bytes is longer than the swizzle of 32"),
-    (2, {"f22": -129}, "window bounds [-129, -2, 1, 2] are not all within -128 to 127"),
-    (2, {"f28": 257}, "257 channels a pixel are not within 1 to 256"),
-    (2, {"f29": 0}, "0 pixels a column are not within 1 to 1024"),
-    (2, {"f32": 2}, "128 bytes of channels are longer than the swizzle of 64"),
-    (2, {"f12": 1}, "fields that are not used are not 0"),
-    (0, {"f28": 1}, "fields that are not used are not 0"),
-    (0, {"f5": 1}, "fields that are not used are not 0"),
-]
-
-
-@pytest.mark.parametrize(("entry", "fields", "rule"), _RULES, ids=[rule for *_, rule in _RULES])
-def test_the_rules_of_tensor_maps_are_checked(
-    entry: int, fields: dict[str, int], rule: str, native: Library, data: bytes
+@pytest.mark.parametrize(
+    ("entry", "fields"),
+    [
+        *((0, {"f31": rank}) for rank in (0, 6)),
+        (0, {"f30": 10}),
+        (0, {"f32": 4}),
+        (0, {"f33": 3}),
+        (0, {"f34": 4}),
+        (2, {"f31": 2}),
+        (2, {"f28": 0}),
+    ],
+)
+def test_a_map_that_the_driver_cannot_read_is_refused(
+    entry: int, fields: dict[str, int], native: Library, data: bytes
 ) -> None:
     with pytest.raises(CorruptError) as caught:
         native.open(flat.changed(data, "maps", entry, **fields))
-    assert caught.value.message == f"the driver would refuse a tensor map of mapped: {rule}"
+    assert caught.value.message == f"the flat plan is damaged: tensor map {entry} is not valid."

@@ -34,7 +34,7 @@ def test_the_writer_of_plans_has_the_limits_of_the_reader() -> None:
     }
     for name, value in _constants("flat_plan.h").items():
         assert own[name] == value, name
-    assert len(_constants("flat_plan.h")) == 7
+    assert len(_constants("flat_plan.h")) == 6
 
 
 def test_the_page_says_the_limits_of_the_sources() -> None:
