@@ -42,7 +42,6 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Step,
     TensorMap,
-    broken_rule,
 )
 
 _PARAMETER_QUERIES = 12040
@@ -297,7 +296,6 @@ class Parameters:
         launch: the launch.
 
     Raises:
-        CorruptError: a tensor map breaks a rule of the driver.
         DeviceError: the driver cannot encode tensor maps.
     """
 
@@ -306,7 +304,7 @@ class Parameters:
         self._kernel = launch.kernel
         self._parameters = launch.parameters
         self._encoders = {
-            id(tensor_map): _make_encoder(driver, tensor_map, launch.kernel)
+            id(tensor_map): _make_encoder(driver, tensor_map)
             for parameter in launch.parameters
             if isinstance(parameter, Bytes)
             for _, tensor_map in parameter.tensor_maps
@@ -384,25 +382,13 @@ def _encoder_name(tensor_map: TensorMap) -> str:
     return "cuTensorMapEncodeTiled" if tensor_map.im2col is None else "cuTensorMapEncodeIm2col"
 
 
-def _make_encoder(driver: Driver, tensor_map: TensorMap, kernel: str) -> _Encode:
-    """Return a function that encodes a kernel's tensor map, with all but the two addresses fixed.
+def _make_encoder(driver: Driver, m: TensorMap) -> _Encode:
+    """Return a function that encodes a tensor map, with all but the two addresses fixed.
 
     Raises:
-        CorruptError: the map breaks a rule of the driver.
         DeviceError: the driver cannot encode it.
     """
-    try:
-        broken = broken_rule(tensor_map)
-        if broken is not None:
-            raise CorruptError(f"the driver would refuse a tensor map of {kernel}: {broken}")
-        return _encoder(driver, tensor_map)
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"a tensor map of the plan is damaged: {error!r}") from error
-
-
-def _encoder(driver: Driver, m: TensorMap) -> _Encode:
     window = m.im2col
-    rank = _rank(m, len(m.strides) + 1, len(m.dims if window else m.box))
     dims, strides, steps = _longs(m.dims), _longs(m.strides), _ints(m.element_strides)
     middle: tuple[Any, ...] = (_ints(m.box), steps)
     if window is not None:
@@ -415,7 +401,7 @@ def _encoder(driver: Driver, m: TensorMap) -> _Encode:
         )
     modes = INTERLEAVES[m.interleave], SWIZZLES[m.swizzle], PROMOTIONS[m.l2_promotion]
     rest = (dims, strides, *middle, *map(_int, (*modes, int(m.nan_fill))))
-    head = _int(DTYPES[m.dtype]), _int(rank)
+    head = _int(DTYPES[m.dtype]), _int(len(m.dims))
     # The driver only fills in 128 bytes, so the GIL is not released.
 
     encode = ctypes.PYFUNCTYPE(ctypes.c_int)(function_address(driver, _encoder_name(m)))
@@ -424,14 +410,6 @@ def _encoder(driver: Driver, m: TensorMap) -> _Encode:
         return int(encode(_pointer(where), *head, _pointer(address), *rest))
 
     return write
-
-
-def _rank(m: TensorMap, *others: int) -> int:
-    """Return the rank; every list that the driver reads must have that many entries."""
-    rank = len(m.dims)
-    if not 1 <= rank <= 5 or any(other != rank for other in (*others, len(m.element_strides))):
-        raise ValueError(f"dims {m.dims} with lists of other lengths")
-    return rank
 
 
 def function_address(

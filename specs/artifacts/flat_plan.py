@@ -34,7 +34,6 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Step,
     TensorMap,
-    broken_rule,
     kind_of,
 )
 from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
@@ -349,14 +348,11 @@ class _Writer:
                 if second < first + MAP_BYTES:
                     raise CorruptError(f"tensor maps of {kernel} lie over each other")
             for at, tensor_map in placed:
-                self._add_map(at, tensor_map, kernel)
+                self._add_map(at, tensor_map)
         else:
             raise UnsupportedError(f"{kernel} takes a table of peers, which a flat plan has not.")
 
-    def _add_map(self, at: int, m: TensorMap, kernel: str) -> None:
-        broken = broken_rule(m)
-        if broken is not None:
-            raise CorruptError(f"the driver would refuse a tensor map of {kernel}: {broken}")
+    def _add_map(self, at: int, m: TensorMap) -> None:
         window = m.im2col
         lower, upper = (window["lower"], window["upper"]) if window else ((), ())
         modes = SWIZZLES[m.swizzle], INTERLEAVES[m.interleave], PROMOTIONS[m.l2_promotion]

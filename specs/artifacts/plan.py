@@ -577,7 +577,10 @@ def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
             are_inside = all(0 <= at <= last for at, _ in parameter.tensor_maps)
             if len(bytes.fromhex(parameter.data)) not in (0, parameter.size) or not are_inside:
                 yield f"step {index} passes {parameter.size} bytes that do not fit together"
-            for peers in (tensor_map.peers for _, tensor_map in parameter.tensor_maps):
+            for _, tensor_map in parameter.tensor_maps:
+                if (broken := broken_rule(tensor_map)) is not None:
+                    yield f"the driver would refuse a tensor map of {launch.kernel}: {broken}"
+                peers = tensor_map.peers
                 are_ranks = all(MULTICAST <= peer < devices for peer in peers or ())
                 if peers is not None and (len(peers) != devices or not are_ranks):
                     yield f"a tensor map of {launch.kernel} names peers {peers}"

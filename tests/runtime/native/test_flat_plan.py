@@ -101,7 +101,7 @@ REFUSED: list[tuple[Callable[[], Artifact], type[Exception], str]] = [
             inputs=matrices(),
         ),
         CorruptError,
-        "the driver would refuse a tensor map of mapped: 128 bytes of channels are longer than",
+        "the launch plan is damaged: the driver would refuse a tensor map of mapped: 128 bytes of",
     ),
     (
         lambda: made.artifact(made.launch("one", 0), arch="sm_100a"),
