@@ -212,6 +212,38 @@ def _variants(ran: Any) -> dict[str, Any]:
     return {row["name"]: row for row in ran.report["variants"]}
 
 
+def test_errors_of_small_sizes_name_them_and_where_they_come_from(
+    project: Path, checking: Any
+) -> None:
+    source = project / "kernels.py"
+    of_any_size = "return kernel(body, n=x.shape[0])(x)"
+    whole = "if x.shape[0] % 128:\n        raise ValueError('not whole')\n    "
+    text = source.read_text().replace("return kernel(body)(x)", of_any_size)
+    text = text.replace("def sound(x):\n    ", f"def sound(x):\n    {whole}", 1)
+    text += "\n\ndef fails(x):\n    raise ValueError(x.shape)\n"
+    source.write_text(text)
+    kernels = [
+        {"name": "sound", "args": ["f32[{n}]"], "matrix": {"n": [4096]}, "check": {"n": 100}},
+        {"name": "doubled", "args": ["f32[4096]"], "check": {"$args": ["f32[128]"]},
+         "reference": "kernels.py:fails"},
+    ]  # fmt: skip
+    lines = json.dumps(json.loads(checking.spec_of(*kernels)), indent=1)
+    (project / "spec.yaml").write_text(lines)
+    at = [n for n, line in enumerate(lines.splitlines(), 1) if '"check":' in line]
+    ran = checking.check(project, "spec.yaml", "--json")
+    assert ran.code == 1
+    assert "nothing was checked" not in ran.err
+    sound, doubled = ran.report["variants"]
+    place = f"spec.yaml:{at[0]}:"
+    assert sound["error"]["message"].startswith(f"with n=100 from check: in {place}")
+    assert "ValueError: not whole" in sound["error"]["message"]
+    assert "Change these sizes" in sound["error"]["hint"]
+    (result,) = doubled["results"]
+    place = f"spec.yaml:{at[1]}:"
+    assert result["reason"].startswith(f"with 0: f32[128] from check: in {place}")
+    assert "Change these sizes" in result["error"]["hint"]
+
+
 def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from pallasc.compiler.lowering import translate as module
 from pallasc.compiler.lowering.serialized import message_type, refuse_unknown_fields
-from pallasc.compiler.lowering.translate import translate
+from pallasc.compiler.lowering.translate import check_signature, translate
 from pallasc.errors import CompileError, UnsupportedError
-from pallasc.specs.artifacts.plan import Fill, Launch, Pointer
+from pallasc.specs.artifacts.cubin import Kernel, Parameter
+from pallasc.specs.artifacts.plan import Bytes, Fill, Launch, Pointer
 
 
 def _thunk(**fields: Any) -> Any:
@@ -79,6 +80,16 @@ def _fusion(**config: Any) -> Any:
         "embedded_thunks": {"thunks": [zero]},
     }
     return _executable(_thunk(dynamic_slice_fusion_thunk=body), sizes=(64, 128))
+
+
+def test_a_slice_fusion_adds_its_byte_offset() -> None:
+    assert translate(_fusion(byte_offset=96)).steps == [Fill(1, 96, 32)]
+    with pytest.raises(UnsupportedError, match="offset that is computed at run time"):
+        translate(_fusion(byte_offset=0, byte_stride=32))  # it moves without a loop
+    executable = _fusion(byte_offset=0)
+    executable.thunks[0].dynamic_slice_fusion_thunk.parameters[0].parameter_number = 1
+    with pytest.raises(CompileError, match="the executable's parts contradict each other"):
+        translate(executable)
 
 
 def _loop(rounds: int | None, *thunks: Any, **more: Any) -> Any:
@@ -168,6 +179,17 @@ def test_what_is_not_known_is_refused() -> None:
     thunk = message_type("Thunk").FromString(b"\xba\x1f\x00")
     with pytest.raises(CompileError, match="sets the unknown field 503 of Thunk"):
         translate(_executable(thunk))
+
+
+def test_parameters_are_checked_against_the_kernels_signature() -> None:
+    kernel = Kernel("k", (Parameter(0, 8), Parameter(64, 128)), 8, 0, 0, 0)
+    launch = Launch("k", "", (1, 1, 1), None, (1, 1, 1), 0, False, (Pointer(0, 0),))
+    with pytest.raises(CompileError, match=r"of \[8\] bytes to k, whose signature has \[8, 128\]"):
+        check_signature(launch, {"k": kernel})
+    with pytest.raises(CompileError, match="does not contain the kernel k"):
+        check_signature(launch, {})
+    both = (Pointer(0, 0), Bytes(128, "", ()))
+    check_signature(Launch("k", "", (1, 1, 1), None, (1, 1, 1), 0, False, both), {"k": kernel})
 
 
 def test_a_mosaic_kernel_over_several_devices_is_refused() -> None:

@@ -44,6 +44,16 @@ def test_bytes_may_arrive_before_or_after_they_are_announced(first: str, eagerne
     assert found.tolist() == VALUES.tolist()
 
 
+def test_more_bytes_announced_than_come_are_waited_for_in_vain() -> None:
+    with pytest.raises(Deadlock, match=r"1 of 1 arrivals, 16 bytes announced but not copied"):
+        run(
+            FIRST + "@%p8 mbarrier.init.shared::cta.b64 [m], 1; bar.sync 0;"
+            + EXPECT.format(bytes=144) + COPY + WAIT.format(name="TRY", parity=0) + READ,
+            VALUES,
+            variables=S,
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_lanes_of_a_warp_may_wait_for_different_mbarriers(policy: Policy) -> None:
     """Half of the lanes wait for a phase that ends only after the other half has gone on."""

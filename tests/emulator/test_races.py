@@ -227,6 +227,19 @@ def test_a_second_wait_for_a_barrier_is_a_deadlock_that_says_so(compiled: Compil
     assert len(str(caught.value).splitlines()) < 30
 
 
+def test_an_arrival_too_many_asked_for_is_a_deadlock_that_says_who_is_left(
+    compiled: Compiled,
+) -> None:
+    _, text = next(mutants(text_of(compiled["hopper"]), "one arrival more"))
+    with pytest.raises(Deadlock, match="arrivals missing: 1") as caught:
+        observe(compiled["hopper"], text=text)
+    message = str(caught.value)
+    assert " arrivals" in message
+    assert "mbarrier.try_wait" in message
+    assert "warps 0-3" in message or "warps 0-7" in message
+    assert caught.value.waiting
+
+
 @pytest.mark.parametrize(
     ("added", "rule"),
     [

@@ -151,6 +151,17 @@ def test_an_entry_stays_while_another_program_has_it(filled: Folder, tmp_path: P
     assert told.stdout == "hit   again@one\nhit   program@one\n"
 
 
+def test_a_sharding_of_no_array_is_an_error(filled: Folder, tmp_path: Path) -> None:
+    own = 'mesh: {data: 2}, shardings: {x.w: [data]}, args: {x: "f32[8]"}'
+    folder = written(
+        filled, tmp_path / "here", IDENTITY, PROGRAM.replace('args: {x: "f32[8]"}', own)
+    )
+    shutil.copy(filled.path / "two.json", folder.path / "one.json")
+    done = folder.warm("programs.yaml")
+    assert done.returncode == 2
+    assert "no array is at 'x.w' in args" in done.stderr
+
+
 def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pallasc.compiler.programs import cache_folder
     from pallasc.errors import SpecError
