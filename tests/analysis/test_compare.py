@@ -52,11 +52,6 @@ def test_two_selections_pair_by_the_parameters_that_they_share() -> None:
     )
 
 
-def test_a_selection_that_does_not_decide_pairs_nothing_by_chance() -> None:
-    first, second = side("n=1,tile=64", "n=1,tile=32"), side("n=1,tile=128", "n=1,tile=256")
-    assert all("" in pair for pair in labels(first, second, by_parameters=True))
-
-
 FIRST = """
     S2R R4, SR_TID.X
     LDG.E R5, desc[UR4][R2.64]
@@ -126,23 +121,6 @@ def test_instructions_that_only_one_has_are_counted_by_class_and_loop() -> None:
         "+ISETP.LT.AND P0, PT, R0, 0x40, PT",
     ]
     assert hunks[0].startswith("@@ ")
-
-
-def _loop(name: str, *body: str) -> str:
-    text = "\n".join(body)
-    return f".L_x_{name}:\n{text}\nISETP.LT.AND P0, PT, R4, 0x80, PT\n@P0 BRA `(.L_x_{name})\n"
-
-
-def test_a_loop_that_is_gone_leaves_the_others_in_their_pairs() -> None:
-    copy, add = ["LDG.E R5, desc[UR4][R2.64]"] * 8, ["FADD R6, R5, R5"] * 6
-    first = code_of(_loop("0", *copy) + _loop("1", *add) + "EXIT")
-    second = code_of(_loop("1", *add, "FMUL R6, R6, R6") + "EXIT")
-    gone, changed = compare_code(first, second).loops
-    assert (gone.number, gone.after) == (0, {})
-    assert (changed.number, changed.before["floating"], changed.after["floating"]) == (0, 6, 7)
-    new, back = compare_code(second, first).loops
-    assert (new.number, new.before) == (0, {})
-    assert (back.number, back.before["floating"], back.after["floating"]) == (1, 7, 6)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,3 @@ def test_products_have_the_line_of_their_statement(
     operations: tuple[int, ...], told: list[int], expected: list[int]
 ) -> None:
     assert with_products(code(*operations), PTX, told) == expected
-
-
-def test_without_a_statement_the_assemblers_line_stands() -> None:
-    assert with_products(code(0x9F0), "mov.u32 a, b;", [1]) == [1]

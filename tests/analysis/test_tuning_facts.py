@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from pallasc.analysis.metrics import KernelMetrics, all_metrics
 from pallasc.specs.artifacts.artifact import Artifact
@@ -32,18 +31,3 @@ def test_a_product_of_matrices_has_barriers_for_each_stage_and_a_tile_in_its_loo
     assert facts.smem_bytes == artifact.kernels[0].smem_bytes
     assert facts.waves == launch.occupancy.waves
     assert facts.warps_per_sm == launch.occupancy.warps_per_sm
-
-
-def test_what_several_launches_do_is_added_up_and_one_that_is_unknown_makes_it_unknown(
-    artifacts: Mapping[str, Artifact],
-) -> None:
-    artifact = artifacts["hopper_matmul"]
-    (launch,) = _metrics(artifact)
-    once, twice = facts_of(artifact, [launch]), facts_of(artifact, [launch, launch])
-    assert twice.load_bytes == 2 * (once.load_bytes or 0)
-    assert twice.instructions == 2 * (once.instructions or 0)
-    assert twice.bound_s == 2 * once.bound_s
-    assert twice.tile_flops == once.tile_flops
-    assert facts_of(artifact, [launch, replace(launch, instructions=None)]).instructions is None
-    add = facts_of(artifacts["add"], _metrics(artifacts["add"]))
-    assert (add.tile_flops, add.mbarriers) == (None, 0)

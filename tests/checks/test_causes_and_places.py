@@ -120,28 +120,6 @@ def copied_out(x, row):
 
     return run(body, [x], [FIRST, SECOND], grid=(1,), grid_names=("i",))
 
-
-def product(x, y, slot):
-    def body(x, y, o, first, second, barrier):
-        plgpu.copy_gmem_to_smem(x, first.at[0], barrier)
-        plgpu.barrier_wait(barrier)
-        plgpu.copy_gmem_to_smem(y, second, barrier)
-        plgpu.barrier_wait(barrier)
-
-        def multiplied(acc):
-            plgpu.wgmma(acc, first.at[slot + lax.axis_index("i")], second)  # the product
-            return acc[...]
-
-        o[...] = pl.run_scoped(multiplied, plgpu.ACC((64, 64), jnp.float32))
-
-    tiles = (plgpu.TilingTransform((8, 64)), plgpu.SwizzleTransform(128))
-    memory = [plgpu.SMEM(s, jnp.float16, transforms=tiles) for s in ((1, 64, 64), (64, 64))]
-    memory.append(plgpu.Barrier())
-    return run(body, [x, y], memory, (64, 64), grid=(1,), grid_names=("i",))
-
-
-def multiplied(x, y):
-    return jnp.dot(x, y, preferred_element_type=jnp.float32)
 """
 ROOM = 132  # h100-sxm
 MEETING: dict[str, dict[str, Any]] = {
@@ -152,13 +130,9 @@ MEETING: dict[str, dict[str, Any]] = {
 }
 OUTSIDE: dict[str, tuple[str, dict[str, int], str]] = {
     "row_after": ("row_read", {"row": 2}, "the read of a row"),
-    "row_before": ("row_read", {"row": -1}, "the read of a row"),
     "part_after": ("part_read", {"start": 160}, "the read of a part"),
-    "part_before": ("part_read", {"start": -128}, "the read of a part"),
-    "write_before": ("part_written", {"start": -64}, "the write of a part"),
     "write_after": ("part_written", {"start": 200}, "the write of a part"),
     "copy_after": ("copied_out", {"row": 2}, "the copy of a row"),
-    "copy_before": ("copied_out", {"row": -1}, "the copy of a row"),
 }
 """By name of a kernel: its function, its static arguments, and the text of its line."""
 INSIDE: dict[str, tuple[str, dict[str, int], str]] = {
@@ -166,7 +140,6 @@ INSIDE: dict[str, tuple[str, dict[str, int], str]] = {
     "last_part": ("part_written", {"start": 128}, ""),
     "last_copy": ("copied_out", {"row": 1}, ""),
 }
-PRODUCTS = {"right_product": 0, "product_after": 1}
 
 
 def spec_kernels() -> list[dict[str, Any]]:
@@ -184,11 +157,6 @@ def spec_kernels() -> list[dict[str, Any]]:
         return found
     for name, (function, static, _) in (OUTSIDE | INSIDE).items():
         found.append({"name": name, "entry": f"kernels.py:{function}", "args": x, "static": static})
-    for name, slot in PRODUCTS.items():
-        tiles = {"x": "f16[64, 64]", "y": "f16[64, 64]"}
-        entry = {"name": name, "entry": "kernels.py:product", "args": tiles}
-        tolerance = {"tolerance": {"atol": 0.01}, "reference": "kernels.py:multiplied"}
-        found.append({**entry, "static": {"slot": slot}, **tolerance})
     return found
 
 
@@ -253,20 +221,9 @@ def test_an_access_outside_of_a_scratch_array_is_found(name: str, results: Any) 
 
 
 @interpreted
-@pytest.mark.parametrize("name", [*INSIDE, "right_product"])
+@pytest.mark.parametrize("name", INSIDE)
 def test_an_access_up_to_the_end_of_an_array_is_right(name: str, results: Any) -> None:
     assert [results[name][level]["findings"] for level in ("interpreter", "artifact")] == [[], []]
-
-
-@interpreted
-def test_an_operand_of_a_product_outside_of_its_array_is_found(results: Any) -> None:
-    (finding,) = results["product_after"]["interpreter"]["findings"]
-    assert finding["message"] == "out-of-bounds read of operand a of the MMA"
-    assert finding["location"]["line"] == line("# the product")
-    (finding,) = results["product_after"]["artifact"]["findings"]
-    (place,) = [each for each in finding["places"] if "wgmma" in each["text"]]
-    assert " of second f16[" in place["text"]
-    assert place["location"]["line"] == line("# the product")
 
 
 @interpreted

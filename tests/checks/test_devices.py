@@ -161,26 +161,3 @@ def emulate(folder: Path, *words: str) -> Any:
     """Run `pallasc run --emulate` in a folder, in a process of its own."""
     start = [sys.executable, "-P", "-m", "pallasc", "run", *words, "--emulate", "--store", "store"]
     return subprocess.run(start, cwd=folder, capture_output=True, text=True, check=False)
-
-
-def test_a_run_has_the_devices_in_front_of_each_array(folder: Path, results: Any) -> None:
-    x = np.arange(256, dtype="f").reshape(2, 128)
-    np.save(folder / "x.npy", x)
-    ran = emulate(folder, "spec.yaml", "-k", "swapped", "--input", "x=x.npy", "--output", "out")
-    assert ran.returncode == 0, ran.stderr
-    head, given, out = ran.stdout.splitlines()
-    assert head == "swapped@h100-sxm on 2 emulated GPUs"
-    assert given.split() == ["x", "f32[2,", "128]", "x.npy"]
-    assert out.startswith("  out  f32[2, 128]  matches the reference: largest absolute error 0, ")
-    np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), x[::-1])
-
-
-def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> None:
-    np.save(folder / "one.npy", np.zeros(128, "f"))
-    ran = emulate(folder, "spec.yaml", "-k", "swapped", "--input", "x=one.npy")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.splitlines() == [
-        "error: swapped@h100-sxm, whose files have its 2 devices in front: x: one.npy holds "
-        "f32[128], and the kernel takes f32[2, 128].",
-        "  Save an array of shape [2, 128] and of numpy's type float32.",
-    ]

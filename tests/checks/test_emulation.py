@@ -123,14 +123,6 @@ def test_a_deadlock_ends_with_the_users_line(project: Project) -> None:
     assert hint.startswith("  On a GPU the kernel hangs.")
 
 
-def test_an_access_outside_of_memory_ends_with_the_users_line(project: Project) -> None:
-    ran = project.emulate("far_away")
-    assert (ran.returncode, ran.stdout) == (1, "")
-    place = f"{project.folder / 'kernels.py'}:{project.line('outside of all memory')}"
-    assert f"error: {place}" in ran.stderr
-    assert re.search(r"warp \d of block \(0, 0, 0\): .*\[out-of-bounds\]", ran.stderr)
-
-
 def test_what_a_kernel_prints_goes_to_the_error_output(project: Project) -> None:
     ran = project.emulate("says", "--json")
     assert json.loads(ran.stdout)["results"][0]["same"] is True

@@ -65,10 +65,6 @@ def _summary(report: Report) -> str:
     return summary_line(check_run(report), report)
 
 
-def _sarif(report: Report, root: Path) -> Any:
-    return json.loads(sarif(check_run(report), rules_of(LEVELS.values()), root, version="1"))
-
-
 def test_one_run_writes_lines_sarif_junit_and_annotations(
     checked: Any, checking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

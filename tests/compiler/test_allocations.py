@@ -40,59 +40,6 @@ def _input(index: int, number: int, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_parameters_come_first_then_outputs_constants_and_temporaries() -> None:
-    executable = _executable(
-        [
-            {"index": 0, "size": 4},
-            {"index": 1, "size": 99},
-            _input(2, 1),
-            {"index": 3, "size": 12, "is_constant": True},
-            {"index": 4, "size": 4},
-            _input(5, 0),
-        ],
-        outputs=[4, 0],
-        used=[1, 3, 0, 4],
-    )
-    buffers, places = number_buffers(executable)
-    assert [(b.role, b.size) for b in buffers] == [
-        ("input", 8), ("input", 8), ("output", 4), ("output", 4), ("constant", 12),
-        ("temporary", 99),
-    ]  # fmt: skip
-    assert places == {5: (0, 0), 2: (1, 0), 4: (2, 0), 0: (3, 0), 3: (4, 0), 1: (5, 0)}
-    assert output_allocations(executable) == [4, 0]
-
-
-def test_allocations_that_no_step_uses_are_dropped() -> None:
-    executable = _executable(
-        [
-            {"index": 0, "size": 4},
-            _input(1, 0),
-            {"index": 2, "size": 16},
-            {"index": 3, "size": 4, "is_constant": True},
-            {"index": 4, "size": 4, "is_thread_local": True},
-        ],
-        outputs=[0],
-        used=[0],
-    )
-    assert [b.role for b in number_buffers(executable)[0]] == ["input", "output"]
-    twice = _executable([{"index": 0, "size": 4}], outputs=[0, 0], used=[])
-    assert len(number_buffers(twice)[0]) == 1
-
-
-def test_allocations_inside_slices_have_numbers_of_their_own() -> None:
-    executable = _executable(
-        [{"index": 0, "size": 4}, {"index": 1, "size": 4}, {"index": 2, "size": 4}], [0], []
-    )
-    inner = {"memzero_thunk": {"dest_buffer": {"slice": {"buffer_allocation_index": 1}}}}
-    executable.thunks.add(
-        dynamic_slice_fusion_thunk={
-            "parameter_buffers": [{"buffer_allocation_index": 2}],
-            "embedded_thunks": {"thunks": [inner]},
-        }
-    )
-    assert set(number_buffers(executable)[1]) == {0, 2}
-
-
 @pytest.mark.parametrize(
     ("allocation", "words"),
     [
@@ -133,11 +80,6 @@ def _constant(size: int, *, literal: bool = True, content: bytes = b"") -> Any:
 def _bytes(executable: Any) -> dict[int, bytes]:
     buffers, places = number_buffers(executable)
     return constant_bytes(executable, places, buffers)
-
-
-def test_the_bytes_of_a_constant_are_those_of_its_literal_or_come_with_it() -> None:
-    assert _bytes(_constant(4)) == {0: b"\7\0\0\0"}
-    assert _bytes(_constant(4, literal=False, content=b"abcd")) == {0: b"abcd"}
 
 
 def test_a_constant_without_bytes_or_of_another_size_is_refused() -> None:

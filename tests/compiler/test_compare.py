@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -44,13 +43,6 @@ def test_what_is_within_the_tolerance_is_right(
     assert _compare(got, wanted, **tolerance).mismatches == mismatches
 
 
-def test_the_largest_errors_are_those_of_finite_pairs() -> None:
-    found = _compare([1.0, 4.0, 0.5, NAN, INF], [1.0, 2.0, 0.0, 1.0, INF])
-    assert (found.max_abs, found.max_rel) == (2.0, 1.0)
-    none = _compare([NAN], [NAN])
-    assert (none.max_abs, none.max_rel, none.mismatches) == (None, None, 0)
-
-
 def test_arrays_longer_than_a_slice_are_compared_to_their_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -61,16 +53,6 @@ def test_arrays_longer_than_a_slice_are_compared_to_their_end(
     found = _compare(got, wanted)
     assert (found.count, found.mismatches, found.max_abs) == (10, 2, 8.0)
     assert found.first == Mismatch((1, 1), "6.0", "5.0")
-
-
-def test_values_of_each_kind_are_compared_exactly() -> None:
-    found = _compare(np.array([2**62 + 1, 5]), np.array([2**62, 5]))
-    assert (found.mismatches, found.max_abs) == (1, 1.0)
-    assert found.first == Mismatch((0,), str(2**62 + 1), str(2**62))
-    precise = np.array([1.0, 2.001], np.float32)
-    assert _compare(np.array([1.0, 2.0], ml_dtypes.bfloat16), precise, rtol=1e-3).mismatches == 0
-    found = _compare(np.array([3 + 4j]), np.array([0j]), atol=5)
-    assert (found.mismatches, found.max_abs) == (0, 5.0)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 4)])

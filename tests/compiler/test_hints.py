@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from pallasc.compiler.lowering.constructs import hint, message
@@ -52,14 +51,6 @@ def test_the_other_way_to_call_load_is_named() -> None:
         "This version of JAX takes no index: plgpu.load(ref.at[index], layout=...)."
         if hasattr(plgpu, "store")
         else "This version of JAX takes an index: plgpu.load(ref, (), layout=...) for all of it."
-    )
-
-
-def test_each_way_to_declare_a_kernel_has_its_own_argument_names() -> None:
-    with pytest.raises(TypeError) as caught:
-        pl.pallas_call(print, out_type=None)  # type: ignore[call-arg]
-    assert hint(caught.value) == (
-        "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
     )
 
 

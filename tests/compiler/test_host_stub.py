@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.mosaic_kernel import HostObject, TiledMap, locate, sentinel
+from pallasc.compiler.lowering.mosaic_kernel import HostObject, locate, sentinel
 from pallasc.errors import CompileError, CorruptError
 
 _DECLARATIONS = """
@@ -91,20 +91,6 @@ def test_addresses_say_their_buffer_and_offset() -> None:
         locate(68)
 
 
-def test_a_launch_has_its_shape_and_pointers() -> None:
-    body = _buffer("x", 0) + _buffer("y", 1, 512) + _argument(0, "%x", 0) + _argument(1, "%y", 0)
-    launch = _launch(_spec(body, 2), 8, 8)
-    assert (launch.grid, launch.cluster, launch.block) == ((132, 2, 1), (2, 1, 1), (128, 3, 1))
-    assert (launch.dynamic_smem_bytes, launch.pdl) == (4096, True)
-    assert [locate(argument.address) for argument in launch.arguments] == [(0, 0), (1, 512)]
-
-
-def test_bytes_passed_by_value_come_back() -> None:
-    body = _array("n", "i32", (7, 9)) + _argument(0, "%n", 8)
-    (argument,) = _launch(_spec(body, 1), 8).arguments
-    assert (argument.address, argument.data) == (None, b"\7\0\0\0\t\0\0\0")
-
-
 _TILED = (
     "%maps = alloca [3 x [128 x i8]], align 64\n"
     + _array("shape", "i64", (64, 256))
@@ -116,19 +102,6 @@ _TILED = (
     + "call void @mosaic_gpu_init_tma_desc(ptr %second, ptr %x.o, i64 5, i64 2, ptr %shape, "
     "ptr %strides, i64 128, ptr %window)\n"
 )
-
-
-def test_tensor_maps_are_found_inside_a_parameter() -> None:
-    body = _TILED + "store [128 x i8] zeroinitializer, ptr %maps\n" + _argument(0, "%maps", 256)
-    (argument,) = _launch(_spec(body, 1), 256).arguments
-    assert argument.maps == (
-        (128, TiledMap(sentinel(1) + 1024, 5, (64, 256), (256, 1), 128, (8, 64))),
-    )
-    assert argument.data == bytes(256)
-    # One tensor map may be at two places.
-    copy = "%v = load [128 x i8], ptr %second\nstore [128 x i8] %v, ptr %maps\n"
-    (argument,) = _launch(_spec(_TILED + copy + _argument(0, "%maps", 256), 1), 256).arguments
-    assert [at for at, _ in argument.maps] == [0, 128]
 
 
 def test_windows_come_with_their_bounds() -> None:

@@ -37,12 +37,6 @@ def test_every_leaf_of_a_result_is_bound_to_its_own_buffer(signatures: Any) -> N
     assert by_number[tree["numbers"]["dict"]["10"]] == "out.numbers.10"
 
 
-def test_none_takes_no_buffer(signatures: Any) -> None:
-    assert "the function returns nothing" in signatures["nothing"].error["message"]
-    assert signatures["one_of_none"].plan.output_tree == {"tuple": [None, 0, None]}
-    assert signatures["optional"].plan.input_tree == {"x": 0, "y": None}
-
-
 def test_a_plan_has_the_order_of_parameters_where_arrays_do_not_tell_it(signatures: Any) -> None:
     assert signatures["between"].plan.input_tree == {"x": 0, "mask": None, "y": 1}
     assert signatures["between"].plan.parameters == ("x", "mask", "y")
@@ -69,12 +63,6 @@ def test_an_array_that_is_updated_in_place_is_copied_first(signatures: Any) -> N
     copy, launch = signatures["updated_in_place"].plan.steps
     assert copy == Copy(0, 0, 1, 0, 512)
     assert [parameter.buffer for parameter in launch.parameters] == [1]
-
-
-@pytest.mark.parametrize("name", ["positional", "variadic"])
-def test_arrays_without_a_name_are_numbered(signatures: Any, name: str) -> None:
-    plan = signatures[name].plan
-    assert ([b.path for b in plan.inputs], plan.input_tree) == (["0", "1"], [0, 1])
 
 
 def test_any_callable_compiles_with_its_arrays_in_the_order_of_the_signature(

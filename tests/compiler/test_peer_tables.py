@@ -37,14 +37,6 @@ def test_a_table_is_as_long_as_the_plan_says() -> None:
         PeerSentinels(20, 256)
 
 
-def test_an_address_says_whose_it_is() -> None:
-    words = _SENTINELS.words(0)
-    for array in range(3):
-        assert _SENTINELS.own(words[4 + 2 * array] + 8, 0) == (sentinel(array) + 8, 0)
-        assert _SENTINELS.own(words[4 + 2 * array + 1] + 8, 0) == (sentinel(array) + 8, 1)
-        assert _SENTINELS.own(words[4 + 2 * 3 + array] + 8, 0) == (sentinel(array) + 8, -1)
-
-
 def test_an_address_of_no_array_is_refused() -> None:
     for number in (_SENTINELS.arrays, 13, 99):
         with pytest.raises(CompileError, match="builds a tensor map on address"):

@@ -16,23 +16,6 @@ from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.artifacts.plan import Buffer, Launch
 from pallasc.specs.canonical import digest
 
-REPORT = """\
-ptxas info    : 0 bytes gmem, 16 bytes cmem[3]
-ptxas info    : Compiling entry function 'k' for 'sm_90a'
-ptxas info    : Function properties for k
-    24 bytes stack frame, 12 bytes spill stores, 8 bytes spill loads
-ptxas info    : Used 255 registers, used 1 barriers, 24 bytes cumulative stack size
-ptxas info    : Compiling entry function 'f' for 'sm_90a'
-ptxas info    : Function properties for f
-    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
-ptxas info    : Used 10 registers, used 0 barriers
-"""
-
-
-def test_a_report_is_read_by_function() -> None:
-    assert parse_report(REPORT) == {"k": (24, 12, 8), "f": (0, 0, 0)}
-    assert parse_report("ptxas fatal   : Ptx assembly aborted due to errors") == {}
-
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
 def test_the_resources_of_mosaic_kernels_are_the_assemblers(
@@ -54,14 +37,6 @@ def test_the_resources_of_mosaic_kernels_are_the_assemblers(
         assert parse_report(report)[kernel.name] == spills
     assert results["small"].artifact.kernels[0].spill_bytes == 0
     assert (results["spilling"].artifact.kernels[0].spill_bytes or 0) > 0
-
-
-def test_kernels_of_xla_have_static_shared_memory_and_no_ptx(build: Any) -> None:
-    mosaic, xla = build("resources", "sm_90a")["reducing"].artifact.kernels
-    assert (mosaic.origin, xla.origin) == ("mosaic", "xla")
-    assert (mosaic.ptx is None, xla.ptx) == (False, None)
-    assert xla.static_smem_bytes > 0
-    assert xla.spill_bytes == 0
 
 
 def _translation(build: Any, **launch: Any) -> tuple[Translation, Launch]:

@@ -32,17 +32,6 @@ def _slice(index: int, offset: int = 0, size: int = 64) -> dict[str, int]:
     return {"buffer_allocation_index": index, "offset": offset, "size": size}
 
 
-def test_memset_and_memzero_become_fills() -> None:
-    steps = translate(
-        _executable(
-            _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 16, 32)}}),
-            _thunk(memset32bit_value_thunk={"dest_buffer": _slice(1), "value": 0x3FC00000}),
-            _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 0, 0)}}),
-        )
-    ).steps
-    assert steps == [Fill(0, 16, 32, 0, 1), Fill(1, 0, 64, 0x3FC00000, 4)]
-
-
 def test_nested_and_asynchronous_thunks_run_in_order() -> None:
     def zero(at: int) -> Any:
         return _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, at, 8)}})
@@ -80,23 +69,6 @@ def test_a_slice_fusion_adds_its_byte_offset() -> None:
     executable.thunks[0].dynamic_slice_fusion_thunk.parameters[0].parameter_number = 1
     with pytest.raises(CompileError, match="the executable's parts contradict each other"):
         translate(executable)
-
-
-def test_slices_of_one_buffer_have_an_inner_allocation_each() -> None:
-    thunks = [
-        _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(index, 0, 32)}}) for index in (0, 1)
-    ]
-    body = {
-        "parameters": [
-            {"parameter_number": 0, "slice_config": {"byte_offset": 32}},
-            {"parameter_number": 0, "slice_config": {"byte_offset": 64}},
-        ],
-        "parameter_buffers": [_slice(1, 0, 128)],
-        "slice_allocations": [{"size": 32}, {"index": 1, "size": 32}],
-        "embedded_thunks": {"thunks": thunks},
-    }
-    executable = _executable(_thunk(dynamic_slice_fusion_thunk=body), sizes=(64, 128))
-    assert translate(executable).steps == [Fill(1, 32, 32), Fill(1, 64, 32)]
 
 
 def _loop(rounds: int | None, *thunks: Any, **more: Any) -> Any:

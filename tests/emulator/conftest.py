@@ -23,7 +23,6 @@ import opcode_cases_matrices  # noqa: F401  (as arithmetic)
 import opcode_cases_memory  # noqa: F401  (as arithmetic)
 import opcode_patterns  # noqa: F401  (as arithmetic)
 import small_kernels  # noqa: F401  (as arithmetic)
-import steps_of_xla  # noqa: F401  (as arithmetic)
 
 sys.path.pop(0)
 

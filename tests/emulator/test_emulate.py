@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -102,27 +99,6 @@ def test_what_xla_makes_around_a_kernel_is_found_once_and_executed(
     with pytest.raises(UnsupportedError, match=r"no PTX of the kernel \w+") as told:
         pallasc.emulate(stored, x)
     assert "a kernel of XLA's" in (told.value.hint or "")
-
-
-CLOSURE = """
-import numpy
-import pallasc
-from pallasc.specs.library.elementwise import add
-
-factor = 3.0
-x = numpy.arange(2048, dtype=numpy.float32).reshape(2, 1024)
-made = pallasc.compile(lambda x: add(x * factor, x, block_size=1024) + 1, x)
-assert "xla" in {kernel.origin for kernel in made.kernels}
-numpy.testing.assert_array_equal(pallasc.emulate(made, x), x * (factor + 1) + 1)
-"""
-
-
-def test_a_closure_that_this_process_compiled_is_executed(
-    tmp_path: Path, warm_store: Store
-) -> None:
-    store = shutil.copytree(warm_store.root, tmp_path / "store")
-    environment = {**os.environ, "PALLASC_CACHE_DIR": str(store), "JAX_PLATFORMS": "cpu"}
-    subprocess.run([sys.executable, "-P", "-c", CLOSURE], check=True, env=environment)
 
 
 TREES = """

@@ -54,18 +54,6 @@ def test_more_bytes_announced_than_come_are_waited_for_in_vain() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("eagerness", [0, 1])
-def test_without_a_wait_only_bytes_of_an_eager_copy_are_there(eagerness: int) -> None:
-    found = run(
-        FIRST + "@%p8 mbarrier.init.shared::cta.b64 [m], 1; bar.sync 0;"
-        + EXPECT.format(bytes=128) + COPY + READ,
-        VALUES,
-        variables=S,
-        policy=Policy(eagerness=eagerness),
-    )  # fmt: skip
-    assert found.tolist() == (VALUES.tolist() if eagerness else [0xFFFFFFFF] * 32)
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_lanes_of_a_warp_may_wait_for_different_mbarriers(policy: Policy) -> None:
     """Half of the lanes wait for a phase that ends only after the other half has gone on."""

@@ -65,20 +65,6 @@ def test_a_bulk_copy_out_is_read_when_a_wait_asks_for_its_reads() -> None:
     assert run(lines.format(wait=""), variables=S).tolist() == [99] * 32
 
 
-def test_only_groups_older_than_the_newest_are_waited_for() -> None:
-    found = run(
-        "mov.u32 %r20, s; mad.lo.u32 %r22, %t, 4, %r20; st.shared.u32 [%r22], %t; bar.sync 0;"
-        + FIRST
-        + "@%p8 cp.async.bulk.global.shared::cta.bulk_group [%outs], [%r20], 64;"
-        "@%p8 cp.async.bulk.commit_group; add.s64 %rd1, %outs, 64; add.u32 %r1, %r20, 64;"
-        "@%p8 cp.async.bulk.global.shared::cta.bulk_group [%rd1], [%r1], 64;"
-        "@%p8 cp.async.bulk.commit_group; @%p8 cp.async.bulk.wait_group.read 1; bar.sync 0;"
-        "mov.u32 %r2, 99; st.shared.u32 [%r22], %r2;",
-        variables=S,
-    )
-    assert found.tolist() == [*range(16), *[99] * 16]
-
-
 COPY = "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
 
 

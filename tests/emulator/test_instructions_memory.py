@@ -32,15 +32,6 @@ def test_lanes_of_one_load_reach_different_arrays() -> None:
     assert found.tolist() == np.where(LANES % 2, LANES + 100, LANES).tolist()
 
 
-def test_a_lane_that_is_not_at_work_may_have_any_address() -> None:
-    found = run(
-        "mov.b64 %rd1, 0; setp.eq.u32 %p1, %t, 0; @%p1 mov.b64 %rd1, %a0; mov.u32 %r1, 1;"
-        "@%p1 ld.global.u32 %r1, [%rd1]; st.global.u32 [%out], %r1;",
-        np.array([9], np.uint32),
-    )
-    assert found.tolist() == [9] + [1] * 31
-
-
 @pytest.mark.parametrize("generic", [False, True])
 def test_sums_of_f32_flush_subnormals_in_global_memory_alone(generic: bool) -> None:
     tiny = np.float32(2.0**-130)

@@ -85,17 +85,6 @@ def test_lanes_go_round_a_loop_as_often_as_each_wants_and_join() -> None:
     assert found.tolist() == (LANES * (LANES + 1) // 2).tolist()
 
 
-def test_loops_within_loops_with_ways_out() -> None:
-    found = run(
-        "mov.u32 %r1, 0; mov.u32 %r2, 0;\nOUTER:\n mov.u32 %r3, 0;\nINNER:\n"
-        "add.u32 %r1, %r1, 1; add.u32 %r3, %r3, 1; add.u32 %r4, %r2, %r3;"
-        "setp.ge.u32 %p1, %r4, %t; @%p1 bra NEXT; bra INNER;\nNEXT:\n"
-        "add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 3; @%p2 bra OUTER; st.global.u32 [%out], %r1;"
-    )
-    expected = [sum(max(1, lane - outer) for outer in range(3)) for lane in range(32)]
-    assert found.tolist() == expected
-
-
 def test_lanes_that_have_ended_are_not_waited_for() -> None:
     found = run(
         "setp.ge.u32 %p1, %t, 20; @%p1 ret; redux.sync.add.u32 %r1, %t, -1; bar.sync 0;"
@@ -103,14 +92,3 @@ def test_lanes_that_have_ended_are_not_waited_for() -> None:
         threads=64,
     )
     assert found.tolist() == [sum(range(20))] * 20 + [0] * 44
-
-
-def test_a_value_that_one_lane_writes_and_others_wait_for_in_a_loop() -> None:
-    found = run(
-        "mov.u32 %r1, 0; setp.eq.u32 %p1, %t, 31; @%p1 bra WRITE;\nSPIN:\n"
-        "ld.volatile.shared.u32 %r1, [s]; setp.ne.u32 %p2, %r1, 7; @%p2 bra SPIN; bra END;\n"
-        "WRITE:\n mov.u32 %r1, 7; st.volatile.shared.u32 [s], %r1;\nEND:\n"
-        "st.global.u32 [%out], %r1;",
-        variables=".shared .align 4 .b8 s[4];",
-    )
-    assert found.tolist() == [7] * 32

@@ -6,17 +6,10 @@ import pytest
 
 from pallasc.emulator.ptx.parse import parse
 from pallasc.emulator.ptx.syntax import (
-    Address,
     Immediate,
     Kernel,
     Label,
-    Pair,
     Place,
-    Register,
-    Sink,
-    Special,
-    Symbol,
-    Vector,
 )
 from pallasc.errors import UnsupportedError
 
@@ -33,16 +26,6 @@ def kernel(body: str, registers: str = REGISTERS) -> Kernel:
     ).kernel("k")
 
 
-def test_an_entry_has_its_parameters_and_block() -> None:
-    found = kernel("")
-    assert [(p.name, p.size, p.alignment) for p in found.parameters] == [
-        ("a", 8, 8),
-        ("b", 384, 64),
-    ]
-    assert found.block == (128, 1, 1)
-    assert [i.opcode for i in found.instructions] == ["ret"]
-
-
 @pytest.mark.parametrize(
     ("text", "value"), [("(0xf0 & 0xcc) ^ 0xaa", 0x6A), ("~3 & 0xFF", 0xFC), ("1 + 2", 3)]
 )
@@ -55,27 +38,6 @@ def test_constant_expressions(text: str, value: int) -> None:
 def test_malformed_constant_expressions(text: str) -> None:
     with pytest.raises(UnsupportedError, match="unexpected"):
         kernel(f"lop3.b32 %r1, %r2, %r3, %r4, {text};\n")
-
-
-def test_operands_of_every_kind() -> None:
-    body = (
-        "mov.b32 %r1, -5;\nmov.b32 %r2, 0f3F800000;\nmov.u32 %r3, %tid.x;\n"
-        "elect.sync %r4|%p1, -1;\nmov.b64 %rd1, {%r1, 7};\nmbarrier.arrive.b64 _, [s+8], 1;\n"
-        "@!%p1 cp.async.bulk.tensor.2d.x [%r1], [%rd1, {%r1,%r2}], [%r3+4];\n"
-    )
-    five, one, tid, elected, pack, arrive, copy, _ = kernel(body).instructions
-    assert five.operands[1] == Immediate(-5)
-    assert one.operands[1] == Immediate(0x3F800000, 32)
-    assert tid.operands[1] == Special("%tid.x")
-    assert isinstance(elected.operands[0], Pair)
-    assert isinstance(pack.operands[1], Vector)
-    assert arrive.operands == (Sink(), Address(Symbol("s"), 8), Immediate(1))
-    assert copy.guard is not None
-    assert copy.guard.negated
-    source = copy.operands[1]
-    assert isinstance(source, Address)
-    assert [r.name for r in source.coordinates if isinstance(r, Register)] == ["%r1", "%r2"]
-    assert copy.text.startswith("@!%p1 cp.async.bulk.tensor")
 
 
 def test_names_of_inner_scopes_are_their_own() -> None:
@@ -91,12 +53,6 @@ def test_names_of_inner_scopes_are_their_own() -> None:
 def test_places_come_from_loc() -> None:
     text = f'{HEAD}.file 1 "a.py"\n.visible .entry k()\n{{\n.loc 1 12 3\nret;\n}}\n'
     assert parse(text).kernel("k").instructions[0].place == Place("a.py", 12, 3)
-
-
-def test_data_of_variables() -> None:
-    text = f"{HEAD}.global .align 1 .b8 s[3] = {{104, 105, 0}};\n"
-    (variable,) = parse(text).variables
-    assert (variable.name, variable.size, variable.data) == ("s", 3, b"hi\0")
 
 
 @pytest.mark.parametrize(

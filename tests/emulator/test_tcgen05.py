@@ -48,13 +48,6 @@ def test_operands_without_swizzle(name, mn):
     assert (bw.read_lanes(memory, 64, 64) == expected).all()
 
 
-@pytest.mark.parametrize("n", [8, 136])
-def test_columns_of_d_beyond_n_stay_as_they_were(n):
-    memory, expected = run("f16", "f16", 128, n, 16, modes=(32, 32))
-    assert (bw.read_lanes(memory, 64, n) == expected).all()
-    assert memory.written.sum() == 128 * n
-
-
 def test_tf32_drops_the_lower_bits_and_is_mn_major_in_its_own_swizzle():
     for modes, mn in (((128, 128), (False, False)), (("128B32", "128B32"), (True, True))):
         memory, expected = run("tf32", "tf32", 128, 64, 32, modes=modes, mn=mn)

@@ -38,11 +38,6 @@ def arange(*shape: int, dtype: Any = np.uint16) -> np.ndarray:
     return (np.arange(np.prod(shape)) % 65521 + 1).astype(dtype).reshape(shape)
 
 
-def of(box: tensor_maps.Box, shared: np.ndarray) -> np.ndarray:
-    """Return the bytes of shared memory that a box occupies."""
-    return shared[box.shared_address : box.shared_address + box.bytes]
-
-
 def load(map: TensorMap, box: tensor_maps.Box, array: np.ndarray, before: int = 0) -> np.ndarray:
     """Return shared memory with a box of an array that begins so many bytes into its memory."""
     shared = np.full(SHARED_BYTES, 0xCC, np.uint8)

@@ -11,7 +11,7 @@ import pytest
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray, _exported, read_capsule
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype, short_dtype
-from pallasc.runtime.matching.arrays import find_adapter, is_row_major
+from pallasc.runtime.matching.arrays import is_row_major
 from pallasc.specs.arrays import DTYPES
 
 
@@ -64,19 +64,6 @@ def test_device_arrays_hold_bytes(runtime: Any) -> None:
     count = runtime.live()[0]
     del a, b, out
     assert runtime.live()[0] == count - 3
-
-
-@pytest.mark.parametrize(
-    ("dtype", "typestr"),
-    [("f32", "<f4"), ("bool", "|b1"), ("i8", "|i1"), ("u8", "|u1"), ("c64", "<c8"), ("u16", "<u2")],
-)
-def test_device_arrays_have_the_interface(dtype: str, typestr: str, runtime: Any) -> None:
-    array = DeviceArray((3, 5), dtype)
-    told = array.__cuda_array_interface__
-    assert told["data"] == (array.pointer, False)
-    assert (told["typestr"], told["shape"]) == (typestr, (3, 5))
-    view = find_adapter(array, "x").view(array)
-    assert (view.dtype, view.shape, view.device) == (dtype, (3, 5), 0)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8e4m3fn"])

@@ -18,11 +18,11 @@ HERE = Path(__file__).parent
 NO_DRIVER = "no NVIDIA driver here: libcuda.so.1 cannot be loaded."
 
 
-def _without_driver(*arguments: str) -> dict[str, str]:
+def _without_driver() -> dict[str, str]:
     path = os.pathsep.join([str(HERE), str(HERE / "programs"), os.environ.get("PYTHONPATH", "")])
     hidden = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     done = subprocess.run(
-        [sys.executable, "-P", HERE / "programs" / "no_driver.py", *arguments],
+        [sys.executable, "-P", HERE / "programs" / "no_driver.py"],
         env={**hidden, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
@@ -46,38 +46,21 @@ def report() -> dict[str, str]:
         ("right", f"DeviceError: {NO_DRIVER}"),
         ("dtype", "ArgumentError: made: b has dtype f64, and the kernel takes f32[4, 64]."),
         ("shape", "ArgumentError: made: a has shape [2, 64], and the kernel takes f32[4, 64]."),
-        ("gaps", "ArgumentError: made: a is not contiguous: its elements have gaps or another "
-                 "order."),
-        ("out's shape", "ArgumentError: made: out is f32[2, 64], and the kernel writes "
-                        "f32[4, 64]."),
-        ("out read-only", "ArgumentError: made: out may not be written, it is read-only."),
-        ("out missing", "ArgumentError: made.into was not given out."),
         ("none of several", "ArgumentError: sum has no variant for f32[1, 64], f32[4, 64]."),
         ("one of several", f"DeviceError: {NO_DRIVER}"),
         ("prepare", "ArgumentError: made: b has shape [4, 32], and the kernel takes f32[4, 64]."),
-        ("prepare right", f"DeviceError: {NO_DRIVER}"),
         ("JAX, right", f"DeviceError: {NO_DRIVER}"),
         ("JAX, dtype", "ArgumentError: made: b has dtype f16, and the kernel takes f32[4, 64]."),
-        ("JAX, shape", "ArgumentError: made: a has shape [2, 64], and the kernel takes "
-                       "f32[4, 64]."),
         ("JAX, shape inside jit", "ArgumentError: made has no variant for f32[2, 64], "
                                   "f32[4, 64]."),
         ("JAX, shapes alone", "nothing"),
         ("available", f"False, (): {NO_DRIVER}"),
-        ("available on GPU 1", "False"),
     ],
 )  # fmt: skip
 def test_wrong_arrays_come_before_a_missing_driver(
     what: str, expected: str, report: dict[str, str]
 ) -> None:
     assert report[what] == expected
-
-
-def test_without_cuda_bindings_it_is_the_same() -> None:
-    found = _without_driver("without cuda-bindings")
-    assert found["shape"].startswith("ArgumentError: made: a has shape [2, 64]")
-    assert found["right"].startswith("DeviceError: cuda-bindings cannot be imported")
-    assert found["available"].startswith("False, (): cuda-bindings cannot be imported")
 
 
 def test_a_kernel_says_where_it_can_run(runtime: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import made
 import pytest
-from rig import NO_PARAMETERS, in_thread
+from rig import in_thread
 
 from pallasc.runtime.device.devices import active, current_context, get_device
 
@@ -37,16 +37,3 @@ def test_contexts_are_kept(current: int | None, checks: bool, runtime: Any, fram
 
     in_thread(work)
     assert [launch.device for launch in runtime.launches] == [1] * 6
-
-
-def test_a_context_of_the_programs_own_is_no_obstacle(runtime: Any, framework: Any) -> None:
-    kernel = made.kernel(made.add())
-    a, b, out = _arrays(framework)
-    with active(get_device(0)) as driver:
-        kernel.into(a, b, out=out)
-        own = driver.call("cuCtxCreate", *NO_PARAMETERS, 0, 0, what="a context")
-        for _ in range(3):
-            kernel.into(a, b, out=out)
-        assert current_context() == int(own)
-        driver.bindings.cuCtxPopCurrent()
-    assert len(runtime.launches) == 4

@@ -7,7 +7,6 @@ import sys
 from typing import Any
 
 import foreign
-import made
 import pytest
 
 from pallasc.errors import ArgumentError
@@ -34,48 +33,6 @@ def test_later_calls_skip_python(kind: str, framework: Any, adds: Any, slow: lis
     assert isinstance(made_here, DeviceArray)
     assert made_here.to_bytes() == out.tensor.numpy().tobytes()
     assert slow == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"typestr": "<f2"}, "made: a has dtype f16"),
-        ({"shape": (64, 4)}, r"made: a has shape \[64, 4\]"),
-        ({"strides": (4, 16)}, "made: a is not contiguous"),
-        ({"mask": 1}, "made: a: an array with a mask cannot be passed"),
-        ({"data": "missing"}, "made: a: __cuda_array_interface__ has no 'data'"),
-    ],
-)
-def test_each_call_checks_everything(
-    changes: dict[str, Any], message: str, framework: Any, adds: Any
-) -> None:
-    a, b, out = (_made(framework, "__cuda_array_interface__") for _ in range(3))
-    for _ in range(2):
-        adds.into(a, b, out=out)
-    out.told["data"] = (out.tensor.pointer, True)
-    with pytest.raises(ArgumentError, match="out may not be written"):
-        adds.into(a, b, out=out)
-    a.told |= changes
-    with pytest.raises(ArgumentError, match=message):
-        adds.into(a, b, out=out)
-
-
-def test_python_orders_a_producer_s_stream(
-    framework: Any, runtime: Any, adds: Any, slow: list[str]
-) -> None:
-    a, b, out = (_made(framework, "__cuda_array_interface__") for _ in range(3))
-    for _ in range(2):
-        adds.into(a, b, out=out)
-    stream = made.stream()
-    slow.clear()
-    a.told["stream"] = stream
-    adds.into(a, b, out=out)
-    assert slow == ["made"]
-    assert runtime.launches[-1].stream == stream
-    a.told["stream"] = 1  # the default stream, as the launch's
-    adds.into(a, b, out=out)
-    assert slow == ["made"]
-    assert runtime.launches[-1].stream == 0
 
 
 def test_a_call_keeps_no_references(framework: Any, adds: Any) -> None:

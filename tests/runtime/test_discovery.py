@@ -75,26 +75,6 @@ def _develop(monkeypatch: pytest.MonkeyPatch, *items: Path | str) -> None:
     monkeypatch.setenv(PATH, os.pathsep.join(map(str, items)))
 
 
-def test_bundles_lie_directly_in_the_package(site: Site) -> None:
-    folder = site.package("mylib", "b.pallasc", "a.pallasc", "kernels.txt")
-    (folder / "deeper").mkdir()
-    (folder / "deeper" / "c.pallasc").touch()
-    assert _found() == [("a.pallasc", "mylib"), ("b.pallasc", "mylib")]
-    (site.package("group") / "__init__.py").write_text("")
-    site.package("group.mylib", "a.pallasc")
-    assert _found("group.mylib") == [("a.pallasc", "group.mylib")]
-
-
-@pytest.mark.parametrize(
-    ("adds_to", "value"), [("MyLib", "mylib_sm90"), ("mylib", "mylib_sm90 : b.pallasc")]
-)
-def test_providers_add_to_a_package(site: Site, adds_to: str, value: str) -> None:
-    site.package("mylib", "a.pallasc")
-    site.package("mylib_sm90", "b.pallasc", *(["c.pallasc"] if ":" in value else []))
-    site.provider("mylib-sm90", adds_to, value)
-    assert _found() == [("a.pallasc", "mylib"), ("b.pallasc", "mylib-sm90 1.0")]
-
-
 @pytest.mark.parametrize(
     ("value", "bundles", "reason"),
     [
@@ -244,21 +224,6 @@ def test_two_artifacts_of_one_variant_are_refused_with_both_files(site: Site) ->
         pallasc.load("mylib")["add"]
     assert f"from mylib ({first})" in caught.value.message
     assert f"from mylib-sm90 1.0 ({second})" in caught.value.message
-
-
-def test_development_wins_where_it_has_code(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = site.kernels("mylib", "h100-sxm", "b200", columns=(64, 128))
-    developed = _write_another(tmp_path / "built" / "mylib.pallasc")
-    monkeypatch.setenv(PATH, str(developed.parent))
-    variants = pallasc.load("mylib")["add"].variants
-    assert {(own.id, own.origin.file) for own in variants if own.origin} == {
-        ("add[n=64]@h100-sxm", str(developed)),
-        ("add[n=64]@b200", str(installed)),
-        ("add[n=128]@b200", str(installed)),
-    }
-    assert [origin.provider for origin in pallasc.load("mylib").origins] == [PATH, "mylib"]
 
 
 def test_zip_files_are_read(

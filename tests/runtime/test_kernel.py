@@ -12,7 +12,7 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import artifact_of_action
 from pallasc.errors import ArgumentError, SelectionError
-from pallasc.runtime.opening import Kernels, NoSuchKernelError, open_artifact
+from pallasc.runtime.opening import Kernels, open_artifact
 
 
 def _adds(runtime: Any, shape: tuple[int, ...] = (4, 64)) -> None:
@@ -20,30 +20,6 @@ def _adds(runtime: Any, shape: tuple[int, ...] = (4, 64)) -> None:
     def add(launch: Any) -> None:
         a, b, out = (launch.array(n, "float32", shape) for n in range(3))
         out[...] = a + b
-
-
-def test_a_call_returns_a_new_array(runtime: Any, framework: Any) -> None:
-    _adds(runtime)
-    kernel = made.kernel(made.add())
-    a, b = (framework.tensor("f32[4, 64]", values=n) for n in (1, 2))
-    unchecked = kernel.unchecked
-    assert kernel.unchecked is unchecked
-    assert not unchecked.checks
-    for called in (kernel, unchecked) * 3:
-        out = called(a, b)
-        assert (out.numpy() == 3).all()
-        assert out is not a
-    assert len(runtime.launches) == 6
-
-
-def test_into_writes_into_out_and_arrays_go_by_name_too(runtime: Any, framework: Any) -> None:
-    kernel = made.kernel(made.add())
-    a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
-    for _ in range(2):
-        assert kernel.into(b=b, a=a, out=out) is out
-    kernel.into(a, b=b, out=out)
-    for launch in runtime.launches:
-        assert [launch.pointer(n) for n in range(3)] == [a.pointer, b.pointer, out.pointer]
 
 
 def test_an_updated_input_comes_back_itself(runtime: Any, framework: Any) -> None:
@@ -129,18 +105,6 @@ def test_what_is_preloaded_or_prepared_is_loaded_once(runtime: Any, framework: A
         a = framework.tensor(f"f32[{m}, 64]")
         assert kernels["matmul"](a, b, tile=64).shape == (m, 64)
     assert runtime.calls("cuLibraryLoadData", "cuFuncLoad", "cuKernelGetFunction") == []
-
-
-def test_kernels_are_found_by_name(runtime: Any) -> None:
-    kernels = _matmuls()
-    assert list(kernels) == ["matmul"]
-    assert "matmul" in kernels
-    assert kernels.get("other") is None
-    with pytest.raises(NoSuchKernelError, match="there is no kernel 'matmull'") as caught:
-        kernels["matmull"]
-    assert str(caught.value) == "there is no kernel 'matmull'.\n  Did you mean 'matmul'?"
-    assert isinstance(caught.value, ArgumentError)
-    assert isinstance(caught.value, KeyError)
 
 
 def test_an_entry_of_the_store_is_opened(runtime: Any, framework: Any, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import ArgumentError
 from pallasc.runtime.opening import Kernels
 
 
@@ -15,58 +14,6 @@ from pallasc.runtime.opening import Kernels
 def fast(native: Any, slow: list[str]) -> list[str]:
     """Give the calls that do not go through C, where it can be used."""
     return slow
-
-
-def _warm(framework: Any, **options: Any) -> tuple[Any, list[Any]]:
-    kernel = made.kernel(made.add(), **options)
-    arrays = [framework.tensor("f32[4, 64]") for _ in range(3)]
-    for _ in range(2):  # the first call goes through Python
-        kernel.into(*arrays[:2], out=arrays[2])
-    return kernel, arrays
-
-
-@pytest.mark.parametrize("checks", [True, False])
-def test_later_calls_are_fast(checks: bool, fast: list[str], runtime: Any, framework: Any) -> None:
-    kernel, (a, b, out) = _warm(framework, checks=checks)
-    fast.clear()
-    kernel.into(a, b, out=out)
-    kernel.into(b=a, a=b, out=out)
-    kernel(a, b)
-    kernel.into(a, framework.tensor("f32[4, 64]"), out=out)
-    stream = made.stream()
-    kernel.into(a, b, out=out, stream=stream)
-    assert fast == []
-    assert [launch.stream for launch in runtime.launches] == [0, 0, 0, 0, 0, 0, stream]
-
-
-@pytest.mark.parametrize(
-    ("array", "change", "message"),
-    [
-        (0, {"dtype": "f16"}, "made: a has dtype f16"),
-        (0, {"shape": (64, 4)}, r"made: a has shape \[64, 4\]"),
-        (0, {"contiguous": False}, "made: a is not contiguous"),
-        (0, {"device_number": 1}, "made: a is on GPU 1, but b is on GPU 0"),
-        (0, {"device_number": -1}, "made: a is on the host, but b is on GPU 0"),
-        (0, {"pointer": 0x1004}, "made@h100-sxm: a starts at 0x1004, misaligned by 4 bytes"),
-        (2, {"dtype": "f16"}, r"out is f16\[4, 64\], and the kernel writes f32"),
-        (2, {"shape": (256,)}, r"out is f32\[256\], and"),
-        (2, {"contiguous": False}, "out is not contiguous"),
-        (2, {"device_number": 1}, "out is on GPU 1, but the inputs are on GPU 0"),
-    ],
-)
-def test_each_array_is_checked_at_each_launch(
-    array: int, change: dict[str, Any], message: str, runtime: Any, framework: Any
-) -> None:
-    runtime.devices("9.0", "9.0")
-    kernel, arrays = _warm(framework)
-    a, b, out = arrays
-    kernel(a, b)
-    vars(arrays[array]).update(change)
-    with pytest.raises(ArgumentError, match=message):
-        kernel.into(a, b, out=out)
-    if array == 0:
-        with pytest.raises(ArgumentError, match=message):
-            kernel(a, b)
 
 
 def test_variants_with_other_results_are_kept_apart(runtime: Any, framework: Any) -> None:

@@ -18,13 +18,6 @@ def _without_pools(device: Device) -> Device:
     return replace(device, has_pools=False)
 
 
-def test_temporary_memory_is_freed_after_an_error(runtime: Any) -> None:
-    before = runtime.live()
-    with pytest.raises(KeyError), temporary(get_device(0), 1000, 0, "memory"):
-        raise KeyError
-    assert runtime.live() == before
-
-
 def test_without_pools_memory_is_freed_when_the_stream_is_done(runtime: Any) -> None:
     device, before = _without_pools(get_device(0)), runtime.live()
     for stream in (0, made.stream()):

@@ -15,12 +15,11 @@ import exchange
 import made
 import pytest
 
-from pallasc.errors import ArgumentError, DriverError
+from pallasc.errors import ArgumentError
 from pallasc.runtime.calls import native_path
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.native import library as loading
-from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "f32[4, 64]"
@@ -91,61 +90,6 @@ def test_calls_go_through_c(current: Any, adds: Any) -> None:
     assert left == []
 
 
-def test_a_plan_of_every_step_runs_in_order(current: Any, runtime: Any) -> None:
-    artifact = made.artifact(
-        Fill(2, 0, 1024, 7, 1),
-        Copy(0, 0, 3, 0, 512),
-        Fill(3, 512, 512, 0x3F800000, 4),
-        made.launch("three", 3, 1, 2, grid=(4, 2, 1), cluster=(2, 1, 1), pdl=True),
-        made.launch("valued", Bytes(4, "2a000000", ()), 4, dynamic_smem_bytes=64),
-        temporaries=[1024],
-        constants=[b"constant" * 8],
-    )
-    kernel = made.kernel(artifact)
-    a, b, out = _tensors(current, 3)
-    left = _warm(kernel, a, b, out=out)
-    kernel.into(a, b, out=out, stream=1)
-    assert left == []
-    assert current.empty_streams[-1] == 1
-    first, second = runtime.launches[-2:]
-    assert (first.grid, first.cluster, first.pdl) == ((4, 2, 1), (2, 1, 1), True)
-    assert second.parameters == (bytes.fromhex("2a000000"), runtime.launches[1].parameters[1])
-    names = [call.name for call in runtime.calls() if call.name.startswith(("cuMem", "cuLaunch"))]
-    assert names[-6:] == [
-        *("cuMemAlloc_v2", "cuMemsetD8Async", "cuMemcpyDtoDAsync_v2", "cuMemsetD32Async"),
-        *("cuLaunchKernelEx", "cuLaunchKernelEx"),
-    ]
-
-
-def test_tensor_maps_describe_the_arrays_of_each_call(current: Any, runtime: Any) -> None:
-    text = "f16[32, 64]"
-    step = made.launch("mapped", 0, made.maps(*(made.tensor_map(n) for n in (0, 1, 1, 0))))
-    kernel = made.kernel(made.artifact(step, inputs={"a": text}, outputs=[text]))
-    left = _warm(kernel, *_tensors(current, 1, text), out=current.tensor(text))
-    for _ in range(3):
-        a, out = _tensors(current, 2, text)
-        kernel.into(a, out=out)
-        addresses = [one.address for _, one in runtime.launches[-1].maps(1)]
-        assert addresses == [a.pointer, out.pointer, out.pointer, a.pointer]
-    assert left == []
-
-
-def test_an_input_that_is_updated_comes_back_and_is_counted(current: Any) -> None:
-    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
-    a, b = _tensors(current, 2)
-    for _ in range(TIMES):
-        kernel(a, b)
-    left = _fallbacks(kernel)
-    current.written.clear()
-    assert kernel(a, b) is b
-    assert kernel.into(a, b) is b
-    assert kernel.into(a, b, out=b) is b
-    assert current.written == [b] * 3
-    assert left == []
-    with pytest.raises(ArgumentError):
-        kernel.into(a, b, out=a)
-
-
 @pytest.mark.parametrize("kind", [tuple, list])
 def test_several_results_lie_in_the_structure_that_was_compiled(current: Any, kind: type) -> None:
     numbers = [0, 1]
@@ -201,21 +145,6 @@ def test_wrong_arrays_are_refused_in_the_words_of_python(
     assert str(native.value) == str(python.value)
 
 
-def test_arguments_of_another_number_or_name_are_left_to_python(current: Any, adds: Any) -> None:
-    a, b, out = _tensors(current, 3)
-    left = _warm(adds, a, b, out=out)
-    for positional, named in (
-        ([a], {}),
-        ([a, b, b], {}),
-        ([a, b], {"a": a}),
-        ([a, b], {"c": a}),
-        ([a, b], {"out": out}),
-    ):
-        with pytest.raises((ArgumentError, TypeError)):
-            adds(*positional, **named)
-    assert left == ["call"] * 5
-
-
 def test_each_shape_has_its_route(current: Any, runtime: Any) -> None:
     shapes = [f"f32[{rows}, 64]" for rows in (4, 8, 16)]
     variants = []
@@ -234,30 +163,6 @@ def test_each_shape_has_its_route(current: Any, runtime: Any) -> None:
             own.into(a, b, out=out)
             assert runtime.launches[-1].grid[0] == number + 1
         assert left == []
-
-
-def test_an_unchecked_kernel_takes_other_dtypes(current: Any) -> None:
-    kernel = made.kernel(made.add()).unchecked
-    a, b, out = _tensors(current, 3)
-    left = _warm(kernel, a, b, out=out)
-    kernel.into(current.tensor("i32[4, 64]"), b, out=out)
-    assert left == []
-
-
-def test_streams_that_are_given_or_current_are_launched_in(
-    current: Any, runtime: Any, adds: Any
-) -> None:
-    a, b, out = _tensors(current, 3)
-    left = _warm(adds, a, b, out=out)
-    own, current.current_stream = made.stream(), made.stream()
-    adds.into(a, b, out=out)
-    assert runtime.launches[-1].stream == current.current_stream
-    for given in (own, _Stream(own)):
-        adds.into(a, b, out=out, stream=given)
-        assert runtime.launches[-1].stream == own
-    with pytest.raises(ArgumentError, match="stream must be a CUDA stream"):
-        adds.into(a, b, out=out, stream=[own])
-    assert left == ["into"]
 
 
 def test_results_and_temporaries_are_allocated_in_the_stream_that_is_given(
@@ -287,28 +192,6 @@ def test_results_and_temporaries_are_allocated_in_the_stream_that_is_given(
     assert left == []
 
 
-@pytest.mark.parametrize("made_of", ["an error", "one too few", "another type", "no function"])
-def test_where_a_stream_has_no_memory_python_launches(
-    current: Any, runtime: Any, adds: Any, made_of: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def new_in(stream: int, device: int, new: Any) -> Any:
-        if made_of == "an error":
-            raise MemoryError("no memory")
-        return [] if made_of == "one too few" else [None]
-
-    own = None if made_of == "no function" else new_in
-    changed = replace(current.access(made.Tensor), new_in=own)
-    monkeypatch.setattr(current, "access", lambda kind: changed)
-    a, b, out = _tensors(current, 3)
-    left = _warm(adds, a, b, out=out)
-    adds(a, b)
-    assert left == []
-    launched = len(runtime.launches)
-    adds(a, b, stream=made.stream())
-    assert left == ["call"]
-    assert len(runtime.launches) == launched + 1
-
-
 class _Stream:
     def __init__(self, handle: int) -> None:
         self.cuda_stream = handle
@@ -333,18 +216,6 @@ def test_a_device_that_is_not_current_is_launched_on(
             adds.into(others[0], b, out=out)
         with pytest.raises(ArgumentError, match="belongs to a different device"):
             adds.into(a, b, out=out, stream=made.stream(1))
-
-
-def test_what_the_driver_refuses_is_reported_once(current: Any, runtime: Any, adds: Any) -> None:
-    a, b, out = _tensors(current, 3)
-    left = _warm(adds, a, b, out=out)
-    before = len(runtime.calls("cuLaunchKernelEx"))
-    runtime.fault("cuLaunchKernelEx", 701)
-    with pytest.raises(DriverError, match=r"cuLaunchKernelEx answers \w+ \(701\)"):
-        adds.into(a, b, out=out)
-    assert len(runtime.calls("cuLaunchKernelEx")) == before + 1
-    adds.into(a, b, out=out)
-    assert left == []
 
 
 @pytest.mark.parametrize("text", ["c64[4, 64]", "f32[1]"])
@@ -436,16 +307,6 @@ def test_an_operator_returns_what_is_new_and_takes_none_for_what_is_not_given(cu
     operator(a, c, b)
     operator(a, None)
     assert left == [(a, c, b), (a, None)]
-
-
-def test_an_operator_without_results_returns_none(current: Any) -> None:
-    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
-    a, b = _tensors(current, 2)
-    operator: Any = native_path.make_operator(current.access(made.Tensor), 2, lambda *given: "left")
-    kernel.native_paths.serve(operator, current.access(made.Tensor), (0, 1))
-    for _ in range(TIMES):
-        kernel(a, b)
-    assert operator(a, b) is None
 
 
 @pytest.mark.parametrize(

@@ -90,18 +90,6 @@ def test_tensor_maps_of_windows_are_encoded_too(runtime: Any, framework: Any) ->
             }  # fmt: skip
 
 
-def test_a_map_at_half_its_alignment_is_encoded_too(runtime: Any, framework: Any) -> None:
-    value = Bytes(192, "ab" * 192, ((64, made.tensor_map(0)),))
-    artifact = made.artifact(
-        made.launch("shifted", value, 1), inputs={"a": "f16[32, 64]"}, outputs=["f16[4]"]
-    )
-    a, out = framework.tensor("f16[32, 64]").pointer, framework.tensor("f16[4]").pointer
-    _run(artifact, a, out)
-    (launch,) = runtime.launches
-    assert [(at, found.address) for at, found in launch.maps(0)] == [(64, a)]
-    assert launch.parameters[0][:64] == b"\xab" * 64
-
-
 def test_values_are_passed_byte_by_byte(runtime: Any, framework: Any) -> None:
     artifact = made.artifact(
         made.launch("valued", Bytes(4, "01020304", ()), 1), inputs={"a": "f32[4, 64]"}

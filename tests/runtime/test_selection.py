@@ -12,8 +12,6 @@ from pallasc.errors import SelectionError
 from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import arch_refusal, fitting_candidates, refusal, select
-from pallasc.specs.artifacts.plan import Launch
-from pallasc.specs.artifacts.resources import blocks_per_sm
 from pallasc.specs.gpus import MODELS
 
 
@@ -109,11 +107,6 @@ def test_the_exact_architecture_goes_before_the_family_and_that_before_older_one
     assert select([old], device) is old
 
 
-@pytest.mark.parametrize(("driver", "fits"), [(12080, False), (12090, False), (13000, True)])
-def test_an_older_driver_is_refused(driver: int, fits: bool) -> None:
-    assert (refusal(_candidate(), _device(driver=driver), None, None) is None) == fits
-
-
 @pytest.mark.parametrize(
     ("grid", "smem", "sms", "fits"),
     [
@@ -131,21 +124,6 @@ def test_blocks_at_a_time(grid: tuple[int, int, int], smem: int, sms: int, fits:
     step = made.launch("three", 0, 1, 2, grid=grid, dynamic_smem_bytes=smem)
     candidate = Candidate("sum", {}, made.artifact(step, code=b"none"))
     assert (refusal(candidate, _device(sm_count=sms), None, None) is None) == fits
-
-
-@pytest.mark.parametrize(
-    ("block", "registers", "smem", "blocks"),
-    [(128, 32, 0, 16), (128, 168, 0, 3), (384, 168, 0, 1), (1024, 32, 0, 2), (32, 1, 0, 32),
-     (128, 32, 113_000, 2), (128, 32, 232_448, 1)],
-)  # fmt: skip
-def test_blocks_per_multiprocessor(block: int, registers: int, smem: int, blocks: int) -> None:
-    whole = made.artifact(made.launch("three", 0, 1, 2), code=b"none")
-    (kernel,) = whole.kernels
-    from dataclasses import replace
-
-    launch: Launch = replace(whole.plan.launches[0], block=(block, 1, 1), dynamic_smem_bytes=smem)
-    kernel = replace(kernel, registers=registers)
-    assert blocks_per_sm(launch, kernel, whole.target) == blocks
 
 
 def test_each_point_has_one_fitting_candidate() -> None:

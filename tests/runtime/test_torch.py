@@ -53,23 +53,6 @@ def test_an_operator_returns_what_its_schema_says_and_is_fast_the_next_time(
     assert slow == []
 
 
-@pytest.mark.parametrize("names", [("a", "bias"), ("_form0", "_refuse")])
-def test_an_argument_that_is_none_chooses_the_variant(
-    names: tuple[str, str], runtime: Any, framework: Any
-) -> None:
-    array, bias = names
-    having = made.artifact(made.launch("three", 0, 1, 2), inputs={array: TEXT, bias: TEXT})
-    without = made.artifact(
-        made.launch("two", 0, 1), inputs={array: TEXT}, input_tree={array: 0, bias: None}
-    )
-    kernel = Kernels([("k", {"bias": None}, without), ("k", {"bias": TEXT}, having)])["k"]
-    operator = _operator(kernel)
-    a, b = (framework.tensor(TEXT) for _ in range(2))
-    for given, kind in ((a,), "two"), ((a, None), "two"), ((a, b), "three"):
-        operator.launch(*given)
-        assert runtime.launches[-1].kernel == kind
-
-
 def test_arguments_that_no_variant_has_are_refused(runtime: Any, framework: Any) -> None:
     whole = made.artifact(made.launch("four", 0, 1, 2, 3), inputs=dict.fromkeys("abc", TEXT))
     tree = {"a": 0, "b": None, "c": None}

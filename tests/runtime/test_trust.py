@@ -116,16 +116,6 @@ def test_the_machine_demands_a_signature_whatever_the_program_says(
     assert str(config) in str(caught.value.hint)
 
 
-def test_a_program_asks_for_the_machine_s_keys(
-    write: Callable[[bytes], Path], plain: bytes, config: Path
-) -> None:
-    _key_file(config, PUBLIC)
-    with pytest.raises(CorruptError, match="is not signed"):
-        pallasc.open_bundle(write(plain), require_signature=True)
-    assert len(pallasc.open_bundle(write(signed(plain, OWN)), require_signature=True)) == 1
-    assert len(pallasc.open_bundle(write(plain), trusted=PUBLIC, require_signature=False)) == 1
-
-
 def test_a_demand_that_is_not_understood_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_policy().demands == ()
     monkeypatch.setenv(REQUIRE, "2")

@@ -204,24 +204,6 @@ def test_processes_live_together_as_many_as_memory_allows(play: Play) -> None:
     assert alone.launches <= 3 + sum(len(own.times_us) for own in contest.points.values())
 
 
-def test_a_point_that_fails_or_is_wrong_is_lost_and_its_rounds_count(play: Play) -> None:
-    first, second = point_id(1, 0), point_id(1, 1)
-    fault = PointError("an illegal address", 700)
-    world = World(room=9, us=us(10, 9, 12), faults={(second, 3): fault})
-    contest, lost = play(world, Rules())
-    assert (contest.winner, lost) == (first, [(second, "an illegal address")])
-    assert [*contest.points[second].times_us] == [1, 2]
-    assert 3 in contest.points[first].times_us
-    for time in (0.0, float("nan")):
-        contest, lost = play(World(room=9, us=us(10, time)), Rules(), f"{time}.jsonl")
-        assert lost == [(second, f"a launch took {time:g} µs by the driver's clock")]
-        assert contest.winner == first
-    world = World(room=9, us=us(10, 9), wrong=frozenset([second]))
-    contest, lost = play(world, Rules(), "wrong.jsonl")
-    assert (contest.winner, lost) == (first, [(second, "wrong result")])
-    assert second not in world.asked, "a wrong result is never measured"
-
-
 def test_a_point_whose_process_does_not_end_is_not_met_again(play: Play, tmp_path: Path) -> None:
     slow = point_id(1, 1)
     faults, stuck = {(slow, 2): PointError("it hangs")}, frozenset([slow])
@@ -293,19 +275,6 @@ def test_times_of_another_job_gpu_or_kind_are_refused_by_name(
         return check_start(before, now, "r.jsonl")
     with pytest.raises(SpecError, match=message):
         check_start(before, now, "r.jsonl")
-
-
-def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
-    path, line = tmp_path / "results.jsonl", line_of(START.to_json())
-    for other in (b"notes", line[:30], b'{"arch":"sm_90","chips":2}'):
-        path.write_bytes(other)
-        with pytest.raises(SpecError, match="not a file of results"), open_results(path, START):
-            pass
-        assert path.read_bytes() == other
-    path.write_bytes(b"")
-    with open_results(path, START) as file:
-        assert not file.resumed
-    assert path.read_bytes() == line
 
 
 # ---- conditions

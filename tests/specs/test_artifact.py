@@ -65,19 +65,6 @@ def test_the_digest_depends_on_nothing_but_the_content() -> None:
     assert repr(_artifact()) == f"<Artifact {_artifact().digest[:12]} for h100-sxm>"
 
 
-def test_kernels_come_back_as_they_were_written() -> None:
-    assert _artifact().kernels == (MOSAIC, XLA)
-    assert (MOSAIC.smem_bytes, MOSAIC.spill_bytes, XLA.spill_bytes) == (1536, 12, None)
-
-
-def test_blobs_are_found_by_kernel() -> None:
-    artifact = _artifact()
-    assert (artifact.cubin(), artifact.cubin("f")) == (CUBIN, CUBIN)
-    assert (artifact.ptx(), artifact.ptx("f")) == (PTX.decode(), "")
-    assert artifact.blobs() == BLOBS
-    assert artifact.cubin_bytes == len(CUBIN)
-
-
 def test_a_kernel_or_blob_that_is_not_there_is_refused() -> None:
     with pytest.raises(CorruptError, match="the artifact has no kernel g"):
         _artifact().cubin("g")

@@ -9,25 +9,12 @@ import pytest
 
 from pallasc.errors import SpecError
 from pallasc.specs.entries import (
-    Entry,
     check_data_file,
     check_entry,
     load_module,
     module_name,
     parse_entry,
 )
-
-
-@pytest.mark.parametrize(
-    ("text", "entry"),
-    [
-        ("package.module:function", Entry("package.module", "function")),
-        ("./sub/../file.py:function", Entry("file.py", "function")),
-        ("../other/file.py:function", Entry("../other/file.py", "function")),
-    ],
-)
-def test_parse_entry_splits_and_normalises(text: str, entry: Entry) -> None:
-    assert parse_entry(text) == entry
 
 
 @pytest.mark.parametrize("text", ["module", "module:", ":f", "mod ule:f", "a..b:f", "m:a:b", "m:1"])
@@ -85,17 +72,6 @@ def test_check_entry_finds_packages_beside_the_spec(inits: tuple[str, ...], tmp_
         assert caught.value.hint == hint
 
 
-def test_check_entry_prefers_the_module_beside_the_spec(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for folder, name in (("installed", "f"), ("beside", "g")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "pallasc_twice.py").write_text(f"def {name}(): ...")
-    monkeypatch.syspath_prepend(tmp_path / "installed")
-    check_entry(parse_entry("pallasc_twice:g"), str(tmp_path / "beside"))
-    check_entry(parse_entry("pallasc_twice:f"), str(tmp_path))
-
-
 def test_a_file_beside_the_spec_does_not_hide_a_module_of_python(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("def mine(): ...")
     check_entry(parse_entry("json:dumps"), str(tmp_path))
@@ -108,14 +84,6 @@ def test_check_data_file_normalises(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"file 'tabel.json' does not exist") as caught:
         check_data_file("tabel.json", str(tmp_path))
     assert caught.value.hint == "Did you mean 'table.json'?"
-
-
-def test_a_name_is_found_however_deep_the_statements_around_it_are(tmp_path: Path) -> None:
-    lines = [f"{' ' * depth}if True:" for depth in range(60)]
-    (tmp_path / "deep.py").write_text("\n".join([*lines, f"{' ' * 60}kernel = print"]))
-    check_entry(parse_entry("deep.py:kernel"), str(tmp_path))
-    with pytest.raises(SpecError, match="has no 'other'"):
-        check_entry(parse_entry("deep.py:other"), str(tmp_path))
 
 
 def test_modules_and_attributes_of_a_name_are_found(tmp_path: Path) -> None:
@@ -149,15 +117,6 @@ def test_a_file_is_executed_once_unless_asked(tmp_path: Path) -> None:
     assert load_module(file) is first
     assert load_module(file, fresh=True) is not first
     assert sys.modules[module_name(file)].__name__ == "_pallasc_spec_once"
-
-
-def test_files_of_one_stem_do_not_mix(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "near_by.py").touch()
-        (tmp_path / name / "same.py").write_text(f"import near_by\nvalue = {name!r}\n")
-    assert load_module(tmp_path / "one/same.py").value == "one"
-    assert load_module(tmp_path / "two/same.py").value == "two"
 
 
 def test_a_file_that_raises_leaves_no_module(tmp_path: Path) -> None:

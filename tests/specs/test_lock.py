@@ -186,18 +186,6 @@ DAMAGE = [
 ]  # fmt: skip
 
 
-def test_advice_on_damage_names_the_file_to_write_anew() -> None:
-    for text, advice in (
-        ("variants:\n<<<<<<< HEAD\n", "Take either side, then"),
-        ("variants: {{\n", "Restore the file, or remove it and"),
-        ("", "Restore the file, or remove it and"),
-    ):
-        with pytest.raises(SpecError) as caught:
-            parse_lock(text and f"schema: 1\ntoolchain: {{}}\n{text}", "my locks/ci.lock")
-        command = "pallasc lock SPECS --update --lock 'my locks/ci.lock'"
-        assert caught.value.hint == f"{advice} run: {command}"
-
-
 @pytest.mark.parametrize(("good", "bad", "message"), DAMAGE)
 def test_damage_is_named_with_file_and_line(good: str, bad: str, message: str) -> None:
     assert TEXT.count(good) >= 1

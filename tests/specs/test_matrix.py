@@ -8,7 +8,6 @@ import json
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Tolerance, checked_mesh
@@ -44,13 +43,6 @@ def test_points_are_excluded_and_then_included_in_the_order_of_the_matrix() -> N
     found = [f"k[m={m},n={n}]@h100-sxm" for m, n in ((2, 3), (8, 9), (1, 3))]
     assert ids(kernel(body, args=args)) == found
     assert ids(kernel("include: [{m: 1}]")) == ["k[m=1]@h100-sxm"]
-
-
-def test_values_of_different_type_are_different_values() -> None:
-    body = 'matrix: {v: [1, true]}\nexclude: [{v: true}]\nstatic: {s: "{v}"}'
-    (variant,) = expand(parse_yaml(HEAD + kernel(body, args="{}")))
-    assert variant.static == {"s": 1}
-    assert type(variant.static["s"]) is int
 
 
 def test_a_parameter_that_is_no_array_is_refused() -> None:
@@ -142,12 +134,6 @@ def _spec(*lines: str) -> str:
     return SPEC + "".join(f"    {line}\n" for line in lines)
 
 
-def test_a_mesh_can_have_the_size_that_a_parameter_gives() -> None:
-    variants = expand(parse_yaml(_spec('mesh: {x: "{n}", y: 2}', "matrix: {n: [1, 4]}")))
-    assert [variant.mesh for variant in variants] == [(("x", n), ("y", 2)) for n in (1, 4)]
-    assert variants[0].request()["mesh"] == [["x", 1], ["y", 2]]
-
-
 def test_the_order_of_axes_and_their_sizes_are_part_of_a_request() -> None:
     requests = [
         json.dumps(expand(parse_yaml(_spec(line)))[0].request())
@@ -182,8 +168,3 @@ def test_a_mesh_given_in_python_is_checked_the_same() -> None:
     for wrong in ({"x": "2"}, {"x": True}, {"a b": 2}, {"x": 0}, {"x": 1}, {"x": 257}):
         with pytest.raises(SpecError):
             checked_mesh(wrong)  # type: ignore[arg-type]
-
-
-def test_a_function_with_a_mesh_makes_a_spec_with_one() -> None:
-    spec = spec_of(json.loads, args=["f32[8]"], static={}, target="sm_90a", mesh={"x": 2})
-    assert expand([spec])[0].mesh == (("x", 2),)

@@ -13,7 +13,6 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.select import select
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import (
     Budget,
@@ -77,14 +76,6 @@ def test_fields_of_a_mapping_fill_templates() -> None:
     assert str(last.args["x"]) == "f32[128, 128]"  # type: ignore[call-overload]
     assert last.static == {"all": {"tile_m": 128, "tile_n": 256}, "k": 2, "name": "m128"}
     assert (last.budget.registers, last.mesh) == (128, (("x", 4),))
-
-
-def test_a_variant_is_chosen_by_the_label_of_a_value() -> None:
-    matrix = {"tiles": [SMALL, [64, 128], {"m": 1, "n": [1, 2]}]}
-    found = expanded(static={"tiles": "{tiles}"}, matrix=matrix)
-    for expression in ("tiles=small", "tiles=[64,128]", "tiles={m:1,n:[1,2]}"):
-        assert ids(select(found, expression)) == [f"k[{expression}]@h100-sxm"]
-        assert ids(select(found, f"k[{expression}]@h100-sxm")) == [f"k[{expression}]@h100-sxm"]
 
 
 def test_a_name_is_no_part_of_what_is_compiled() -> None:

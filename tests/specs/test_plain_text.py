@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pallasc.specs.spelling import one_line, printable
+from pallasc.specs.spelling import printable
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,6 @@ from pallasc.specs.spelling import one_line, printable
 )
 def test_what_a_terminal_or_a_ci_service_obeys_is_taken_out(text: str, shown: str) -> None:
     assert printable(text) == shown
-
-
-def test_one_line_has_no_line_feed() -> None:
-    assert one_line("a\r\nb\x1b[31m\nc") == "a b c"
-    assert one_line("\n::error::x") == " : :error::x"
 
 
 @given(st.text(st.characters(codec=None)))

@@ -27,7 +27,6 @@ from pallasc.specs.artifacts.plan import (
     check_ranges,
     plan_from_json,
     plan_to_json,
-    tree_leaves,
 )
 
 _MAP = TensorMap(
@@ -102,11 +101,6 @@ def test_plans_come_back_from_json_as_they_were() -> None:
     assert plan_from_json(_json(SHARED)) == SHARED
     assert [launch.kernel for launch in PLAN.launches] == ["k", "f"]
     assert (SHARED.device_count, _TABLE.words) == (2, 4 + 2 * 2 + 2)
-
-
-def test_leaves_of_a_tree_are_found_through_every_node() -> None:
-    tree = {"namedtuple": "P", "fields": {"a": 2, "b": {"tuple": [0, None, {"dict": {"k": 1}}]}}}
-    assert list(tree_leaves(tree)) == [2, 0, 1]
 
 
 def _set(plan: LaunchPlan, path: str, value: Any) -> Any:
@@ -207,17 +201,6 @@ def test_any_value_of_another_type_is_refused_with_an_error_of_ours_or_harmless(
             plan_from_json(data)
         except CorruptError:
             continue
-
-
-def test_a_plan_of_one_device_says_nothing_of_them() -> None:
-    launch = replace(SHARED.launches[0], parameters=(Pointer(1, 0),), peer_table=None)
-    plain = plan_to_json(replace(SHARED, steps=(launch,), mesh=(), profiles=()))
-    assert sorted(plain) == [
-        "buffers", "input_tree", "inputs", "output_tree", "outputs", "steps",
-    ]  # fmt: skip
-    text = json.dumps(plain)
-    assert "peer" not in text
-    assert plan_from_json(json.loads(text)).device_count == 1
 
 
 def test_the_order_of_parameters_survives_json_and_is_that_of_the_tree() -> None:

@@ -133,17 +133,6 @@ def test_keys_that_are_written_otherwise_are_errors(
     assert message in str(caught.value)
 
 
-def test_rows_go_with_every_combination_and_are_excluded_and_added_to(expanded: Any) -> None:
-    table = {"path": "tuned/rows.json", "where": {"device": "H100"}, "select": ["m"]}
-    found = expanded(
-        {"$file": table, "s": [1, 2]},
-        static={"s": "{s}"},
-        exclude=[{"m": 8, "s": 2}],
-        include=[{"m": 99, "s": 7}],
-    )
-    assert [tuple(point.values()) for point in points(found)] == [(8, 1), (16, 1), (16, 2), (99, 7)]
-
-
 def test_only_values_count_and_not_where_they_come_from(expanded: Any, tmp_path: Path) -> None:
     table = {"path": "tuned/rows.json", "where": {"dtype": "bf16"}, "select": ["m"]}
     from_file = [variant.request() for variant in expanded({"$file": table})]

@@ -40,10 +40,6 @@ def test_fill_keeps_the_type_of_a_lone_parameter(text: str, value: object) -> No
     assert type(filled) is type(value)
 
 
-def test_names_are_listed_once_in_order() -> None:
-    assert parse_template("{n + m}x{m}{tiles.m}").names == ("n", "m", "tiles")
-
-
 @pytest.mark.parametrize("text", ["{m", "a}", "{{m}", "{m{n}}"])
 def test_a_brace_without_partner_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="unbalanced brace"):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from consoles import fits, shown
@@ -65,39 +64,6 @@ def test_the_fastest_configuration_is_the_row(import_tables: Import, tmp_path: P
     assert (first.measured.us, first.measured.rounds) == (300.0, 3)
     assert first.measured.spread_percent == 16.7
     assert first.measured.device == "NVIDIA H100 80GB HBM3"
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"x": {"qvalue": "i8[8]"}}, '{"qvalue": "i8[8]"} in place of an array'),
-        ({"return_residuals": True}, "return_residuals is true"),
-        ({"precision": ["DEFAULT", "HIGH"]}, 'precision is ["DEFAULT", "HIGH"]'),
-    ],
-)
-def test_entries_with_other_arguments_are_skipped_and_counted(
-    import_tables: Import, changed: dict[str, Any], reason: str
-) -> None:
-    tuned = [(tiles(), times(1.0))]
-    done = import_tables({(H100, GLU): [(glu(1024), tuned), (glu(**changed), tuned)]})
-    assert done.returncode == 0
-    assert f"h100-sxm: 1 skipped, gated_linear_unit: {reason}" in done.stdout
-
-
-@pytest.mark.parametrize("text", ["[]", '{"{}": {"{}": {}}}', '{"{}": [1]}', ""])
-def test_a_damaged_table_or_none_is_an_error_and_nothing_is_written(
-    import_tables: Import, tmp_path: Path, text: str
-) -> None:
-    table = tmp_path / f"lib/tokamax/data/autotuning/{H100}/{GLU}.json"
-    message = "lib/tokamax has no tables of Mosaic GPU kernels\n"
-    if text:
-        table.parent.mkdir(parents=True)
-        table.write_text(text)
-        message = f"{table.relative_to(tmp_path)} is not a table"
-    done = import_tables({})
-    assert done.returncode == 1
-    assert message in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_the_commands_of_the_page_do_what_it_shows(tmp_path: Path) -> None:

@@ -81,23 +81,6 @@ def test_a_point_that_fails_later_has_no_valid_times_and_what_it_had_beaten_take
     assert (contest.points[IDS[1]].dropped, contest.points[IDS[1]].dropped_by) == ("", "")
 
 
-def test_a_run_that_finds_a_contest_done_leaves_its_date_and_driver() -> None:
-    later = {**START.to_json(), "date": "2026-12-24", "driver": "590.10"}
-    done = [*BOTH, times(1, 10.0, 14.0), DONE, later]
-    results = parse_results(content(*done), "r")
-    (contest,) = results.contests.values()
-    own = contest.measured(contest.points[IDS[0]])
-    assert (own.date, own.driver) == (START.date, START.driver)
-    results = parse_results(content(*BOTH, times(1, 10.0, 14.0), later, times(2, 10, 14)), "r")
-    (contest,) = results.contests.values()
-    own = contest.measured(contest.points[IDS[0]])
-    assert (own.date, own.driver) == ("2026-12-24", "590.10")
-    assert (len(contest.rounds), results.start.date) == (2, "2026-12-24")
-    assert contest_key("a", [1], {}) not in (
-        contest_key("a", [True], {}), contest_key("a", ["1"], {}), contest_key("a", [1], {"b": 2}),
-    )  # fmt: skip
-
-
 FLIPPED = content(*BOTH, times(1, 10.0, 14.0), DONE).replace(b"14.0", b"13.0")
 
 

@@ -127,17 +127,6 @@ def test_the_row_of_the_exact_key_goes_before_that_of_its_bucket(expanded: Expan
     assert len([v for v in found if v.tuning and (v.tuning.rows or v.tuning.is_default)]) == 5
 
 
-def test_a_target_without_rows_has_all_points(expanded: Expanded) -> None:
-    spec = SPEC.replace("[h100-sxm]", "[h100-sxm, b200]").replace(
-        "[300, 1000, 1024, 5000]", "[300]"
-    )
-    remarks: list[str] = []
-    found = expanded("", row(300, 64, 2), spec=spec, remarks=remarks)
-    assert [v.target.name for v in found].count("b200") == 4
-    assert len(found) == 5
-    assert "has no rows for b200," in remarks[0]
-
-
 def test_excluded_and_included_points_name_tuned_parameters(expanded: Expanded) -> None:
     spec = SPEC.replace("    tune:", "    exclude: [{tile: 128, stages: 4}]\n    tune:")
     assert (300, 128, 4) not in points(expanded(spec=spec))
@@ -147,15 +136,6 @@ def test_excluded_and_included_points_name_tuned_parameters(expanded: Expanded) 
     with pytest.raises(SpecError) as caught:
         expanded("", row(300, 128, 4), spec=spec)
     assert "no point with m=300 has tile=128, stages=4: 'exclude' drops it." in str(caught.value)
-
-
-def test_named_values_stand_by_their_names(expanded: Expanded) -> None:
-    spec = SPEC.replace("tile: [64, 128]", "tile: [{$name: small, m: 64}, [1, 2]]")
-    found = expanded("default: {tile: small, stages: 2}", spec=spec)
-    assert found[0].id == "k[m=300,tile=small,stages=2]@h100-sxm"
-    for text in ("[1, 2]", '"[1,2]"'):
-        found = expanded(f"default: {{tile: {text}, stages: 2}}", spec=spec)
-        assert found[0].id == "k[m=300,tile=[1,2],stages=2]@h100-sxm"
 
 
 def test_tuned_specs_and_variants_survive_json(expanded: Expanded, tmp_path: Path) -> None:
@@ -278,13 +258,6 @@ def test_every_value_of_a_parameter_comes_back_as_it_was() -> None:
     found = parse_table(table_text({"k": Table(("m",), rows)}), "t")["k"].rows
     assert {repr(row.key) for row in found} == {repr((value,)) for value in VALUES}
     assert all(repr(row.use["a"]) == repr(row.key[0]) for row in found)
-
-
-def test_a_digest_that_reads_as_a_number_is_quoted() -> None:
-    for digest in ("1" * 64, "1" * 60 + "e123"):
-        rows = (Row("b200", (), {"a": 1}, digest),)
-        (found,) = parse_table(table_text({"k": Table((), rows)}), "t")["k"].rows
-        assert found.artifact == digest
 
 
 def test_a_table_that_is_not_there_has_no_rows(tmp_path: Path) -> None:

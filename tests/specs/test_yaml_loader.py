@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -17,10 +16,6 @@ from pallasc.specs.loading.select import retarget
 from pallasc.specs.loading.yaml_loader import load_specs, load_yaml, parse_yaml, spec_files
 from pallasc.specs.spec import (
     Spec,
-    spec_from_json,
-    spec_to_json,
-    variant_from_json,
-    variant_to_json,
 )
 
 FULL = """\
@@ -102,18 +97,6 @@ def test_models_are_targets_and_values_are_filled_with_their_types(
     assert [v.request() for v in again] == [v.request() for v in found]
 
 
-def test_specs_and_variants_survive_json(folder: Path) -> None:
-    specs = load_specs([folder / "full.yaml"])
-    back = [spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) for spec in specs]
-    assert back == specs
-    assert [*back[0].mesh] == ["y", "x"]
-    assert expand(back) == expand(specs)
-    for variant in expand(specs):
-        again = variant_from_json(json.loads(json.dumps(variant_to_json(variant))))
-        assert again == variant
-        assert (again.id, again.request()) == (variant.id, variant.request())
-
-
 KERNEL = 'schema: 1\ntargets: [sm_80]\nkernels: [{{name: {}, entry: "json:loads", args: {{}}}}]\n'
 
 
@@ -172,21 +155,6 @@ def test_files_may_not_share_a_kernel_for_one_architecture(
         "\n  The other is at twin0.yaml:3:18. Two files may declare one kernel for different "
         "architectures."
     )
-
-
-def test_files_that_share_a_kernel_need_its_kernel_for_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    files = twins("sm_80", "sm_90a")
-    Path("many.yaml").write_text(KERNEL.format("many"))
-    for file in files:
-        text = Path(file).read_text()
-        Path(file).write_text(text.replace("name: twin", "name: twin, vmap: many"))
-    specs = load_specs([*files, "many.yaml"])
-    assert [spec.vmap for spec in specs] == ["many", "many", None]
-    with pytest.raises(SpecError, match=r"twin0.yaml:3:30: twin.vmap: there is no kernel 'many'"):
-        load_specs(files)
 
 
 @pytest.mark.parametrize(
@@ -267,21 +235,6 @@ def test_python_files_that_declare_kernels_are_specs(text: str, tmp_path: Path) 
     (tmp_path / "b.py").write_text(text)
     (tmp_path / "c.yml").write_text(YAML)
     assert found(tmp_path) == (["a.yaml", "b.py", "c.yml"], [])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "def kernel(): ...\nkernel()\n",
-        "import pallasc\nartifact = pallasc.compile(print)\n",
-        "from other import kernel\n# not of pallasc\nkernel()\n",
-        "import other as pallasc_kernel\n",
-    ],
-)
-def test_other_python_files_are_not_and_need_no_word(text: str, tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(YAML)
-    (tmp_path / "b.py").write_text(text)
-    assert found(tmp_path) == (["a.yaml"], [])
 
 
 def test_folders_inside_are_named_where_they_have_specs(tmp_path: Path) -> None:

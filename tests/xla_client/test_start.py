@@ -61,15 +61,6 @@ def test_edits_that_change_no_module_compile_nothing(
     assert (started.hits, started.compiled) == (2, 0), started.output
 
 
-def test_attention_hits_after_a_comment_and_a_move(filled: Folder, tmp_path: Path) -> None:
-    moved = filled.copy(tmp_path / "there")
-    program = moved.path / "attention.py"
-    program.write_text(
-        program.read_text().replace("@functools.partial", "# New.\n@functools.partial")
-    )
-    assert moved.start("attention").compiled == 0
-
-
 def test_explicit_axes_of_a_mesh(filled: Folder, tmp_path: Path) -> None:
     copied = filled.copy(tmp_path / "there")
     changes = {

@@ -154,16 +154,6 @@ def test_other_arrays_are_refused(
     )
 
 
-def test_a_gpu_that_no_variant_is_for_is_refused_each_time(
-    export: Export, standin: control.Standin, arrays: Arrays
-) -> None:
-    standin.devices("8.0")
-    for _ in range(2):
-        assert export.launch("add", *arrays()) == DEVICE
-    assert "runs on exactly sm_" in export.error
-    assert "and this GPU is sm_80." in export.error
-
-
 def test_eight_threads_may_begin_at_once(
     export: Export, standin: control.Standin, arrays: Arrays
 ) -> None:

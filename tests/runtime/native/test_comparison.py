@@ -1,7 +1,7 @@
 """Python and C ask the driver for the same, for plans with everything there is.
 
 Kernels of the library, JAX's own and those of the coverage are compared where they are built:
-`../test_all_kernels.py`, `tests/coverage/test_coverage.py`.
+`tests/coverage/test_coverage.py`.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pallasc.runtime.calls.plain import PlainSteps
 from pallasc.runtime.device import devices
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.selection import arch_refusal, device_refusal
+from pallasc.runtime.matching.selection import arch_refusal
 from pallasc.runtime.native.library import Library, NativePlan
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
@@ -190,18 +190,6 @@ def test_c_runs_code_where_python_does(
                 told = error.message
             refusal = "cannot run on" if reason is None else f": {reason}."
             assert (refusal in told) == (reason is not None), (arch, here, told)
-
-
-def test_what_selection_refuses_is_refused_with_its_reason(
-    native: Library, runtime: control.Standin
-) -> None:
-    artifact = made.add(minimum_driver={"cuda": "13.3", "linux": "610.43.02"})
-    reason = device_refusal(Candidate("made", {}, artifact), get_device(0))
-    assert reason is not None
-    made.forget()
-    kind, message, _, _ = _said(lambda: _open(native, artifact).prepare(0))
-    assert kind is DeviceError
-    assert message == f"made@h100-sxm cannot run on GPU 0 (Stand-in H100, sm_90): {reason}."
 
 
 def test_a_wrong_use_of_the_library_is_told(native: Library, runtime: control.Standin) -> None:

@@ -78,20 +78,6 @@ def test_execute_launches_into_the_stream_with_the_buffers_of_xla(
     assert asked == ["cuCtxGetCurrent", "cuLaunchKernelEx"]
 
 
-def test_inputs_updated_in_place_are_the_memory_of_their_results(
-    site: Site, runtime: control.Standin, framework: made.Framework
-) -> None:
-    a, b, out, workspace = tensors(framework, *[TEXT] * 3, "u8[512]")
-    artifact = made.artifact(
-        made.launch("four", 0, 1, 2, 3), outputs=["f32[4, 64]", "b"], temporaries=[512]
-    )
-    assert site.instantiate(plans(artifact)) is None
-    assert site.run(EXECUTE, [a, b], [b, out, workspace]) is None
-    launch = runtime.launches[-1]
-    passed = [launch.pointer(n) for n in range(4)]
-    assert passed == [t.pointer for t in (a, b, out, workspace)]
-
-
 def test_prepare_loads_on_every_gpu_in_use_and_execute_loads_nothing(
     site: Site, runtime: control.Standin, framework: made.Framework
 ) -> None:
@@ -128,25 +114,6 @@ def test_the_first_plan_that_the_gpu_can_run_is_launched_or_the_reason_of_each_i
     assert answer.message.startswith("no variant of made fits GPU 0:\n  made@h100-sxm cannot run")
     assert "sm_100a runs on exactly sm_100, and this GPU is sm_80" in answer.message
     assert "sm_90a runs on exactly sm_90, and this GPU is sm_80" in answer.message
-
-
-def test_what_is_named_by_digest_is_found(
-    site: Site, runtime: control.Standin, framework: made.Framework
-) -> None:
-    artifact = made.add()
-    asked = []
-
-    def find(*names: str) -> bytes:
-        asked.append(names)
-        return artifact.blob(names[2])
-
-    held = site.find_with(find)
-    a, b, out = tensors(framework, TEXT, TEXT, TEXT)
-    assert site.instantiate(plans(artifact, inside=False)) is None
-    assert held == []
-    assert asked == [("made", "made@000", artifact.kernels[0].cubin)]
-    assert site.run(EXECUTE, [a, b], [out]) is None
-    assert len(runtime.launches) == 1
 
 
 def _instantiated(site: Site, plans: dict[str, bytes]) -> tuple[int, str]:

@@ -160,6 +160,18 @@ def streams(driver: Any, kernel: Any, a: Any, b: Any) -> None:
         assert (_stream_of(result), torch.cuda.current_device()) == (far.cuda_stream, 0)
 
 
+def graphs_of_cuda(kernel: Any, a: Any, b: Any) -> None:
+    """Check that a launch is captured, and runs when its graph does."""
+    kernel.preload(0)
+    graph, out = torch.cuda.CUDAGraph(), tensor(0)
+    with torch.cuda.graph(graph):
+        kernel.into(a, b, out=out)
+    assert first(out) == 0
+    graph.replay()
+    graph.replay()
+    assert first(out) == 3
+
+
 def _stream_of(array: Any) -> int:
     """Return the stream that torch's allocator took the memory of a tensor for."""
     at, device = array.data_ptr(), array.device.index
@@ -292,6 +304,7 @@ def main() -> None:
     optional(driver, a, b)
     graphs_of_compile(kernel, a, b)
     streams(driver, kernel, a, b)
+    graphs_of_cuda(kernel, a, b)
     writes(kernel, updating, a, b)
     through_dlpack(kernel, a, b)
     refused_tensors(kernel, a, b)
