@@ -1,15 +1,15 @@
 """Lower bound on the time of a launch on its target, from bytes and operations alone.
 
 Device memory moves at most `memory_bandwidth_bytes_per_s`, tensor cores do at most their peak
-operations, and a launch reads or writes each of the caller's arrays that it is passed at least
+operations, and a launch accesses each array that is passed to it, except temporaries, at least
 once. How close a kernel comes to the bound is not estimated.
 
 The peaks are dense figures, half of the data sheets' figures "with sparsity", at the boost clock.
 From NVIDIA's data sheets "A100 Tensor Core GPU" (2021), "RTX A6000" (2020), "L40S" (2023), "H100
 Tensor Core GPU" (2023), "H200 Tensor Core GPU" (2024), "GH200 Grace Hopper Superchip" (2023) and
 "Blackwell" (B200 and GB200: HGX and GB200 NVL72, 2025; B300 and GB300: HGX and GB300 NVL72, 2025),
-with the digits of the architectures' whitepapers where a data sheet rounds. The sources have no
-figure for a missing type. A missing model has no figures at all: those of Jetson are for mixes of
+with the digits of the architectures' whitepapers where a data sheet rounds. A type is left out
+if the sources have no figure for it, a model if they have none at all; Jetson's are for mixes of
 units. The figures are only for reports: no module that compiles imports this one, so they are in no
 key.
 """
@@ -74,7 +74,7 @@ def roofline_of(
     """Return the bounds of a launch on the model that it was compiled for.
 
     Raises:
-        CorruptError: the target lacks a number.
+        CorruptError: the target lacks a figure.
     """
     least = sum(
         plan.buffers[number].size

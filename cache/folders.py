@@ -6,12 +6,13 @@ links, and used through its descriptor. So nothing outside the store is ever lis
 removed, even if a folder is replaced at the same time. Only the store's root may be a link, because
 the user names it.
 
-A folder belongs to the store if it is a folder, in the mount of the version's folder (or, if there
-is no /proc, on its file system), and belongs to this user, to root, to the owner of the folder
-above the areas, or, if that folder is shared by its group (mode 2775), to any user with the same
-group.
+The version's folder is `root/v1`. An area is a folder directly in it, such as `tmp` or `ac`, and
+may have shards, such as `ac/ab`. They belong to the store only if they are folders in the mount of
+the version's folder (without /proc: on its file system). Their owner must be this user, root, or
+the owner of the version's folder. If the version's folder is shared by its group (mode 2775),
+folders of that group may have any owner.
 
-A place is a path below the version's folder: `tmp/x`, `ac/ab/ab…`, `index.sqlite`.
+A place is a path below the version's folder: `tmp/x`, `ac/ab/ab…`, `stat/index`.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def share(made: int, folder: int, rights: int) -> None:
         rights: the group's mode bits.
     """
     # The umask also applies in a setgid folder, which only passes its group on.
-    with contextlib.suppress(OSError):  # the file of another user, who has seen to it
+    with contextlib.suppress(OSError):  # another user's file, which they have shared
         if os.fstat(folder).st_mode & SHARED == SHARED:
             mode = stat.S_IMODE(os.fstat(made).st_mode)
             if mode & rights != rights:
@@ -109,7 +110,7 @@ def make_root(path: Path) -> None:
 
 
 def make_folder(name: str, above: int) -> None:
-    """Make a folder in another folder, and sync the other."""
+    """Make a folder in `above`, and sync `above`."""
     try:
         os.mkdir(name, FOLDER_MODE, dir_fd=above)
     except FileExistsError:
@@ -358,12 +359,12 @@ class Folders:
         raise CorruptError(
             f"this is not a store that pallasc made: {'; '.join(faults[:_MOST_NAMED])}{more}. "
             "Nothing was read, changed or removed there.",
-            hint="See where it comes from. To move it aside: pallasc cache verify --repair, with "
-            "the same store.",
+            hint="Find out what made it. To move it aside: pallasc cache verify --repair, with the "
+            "same store.",
         )
 
     def refused(self) -> Iterator[tuple[str, str]]:
-        """Yield place and kind of everything that is in the place of a folder of the store.
+        """Yield place and kind of everything that replaces a folder of the store.
 
         Raises:
             CorruptError: the version's folder itself is refused.
@@ -391,7 +392,7 @@ class Folders:
                             yield f"{area}/{entry.name}", kind_of(entry.name, descriptor)
             except RefusedError as error:
                 yield area, str(error.strerror)
-            except OSError:  # it is missing, or that is told where it is used
+            except OSError:  # missing; or its use will report the error
                 continue
 
     # ---- inside

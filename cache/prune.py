@@ -125,7 +125,7 @@ def prune(
 
     Raises:
         SpecError: an environment variable is not a size or age.
-        CorruptError: something is in the place of a folder of the store; nothing is changed.
+        CorruptError: something replaces a folder of the store; nothing is changed.
         ToolError: the store cannot be listed.
     """
     limits = read_limits() if limits is None else limits

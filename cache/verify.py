@@ -148,14 +148,14 @@ class _Verification:
         return result
 
     def _check_folders(self) -> set[str]:
-        """Report other files in the place of the store's folders, and return their places."""
+        """Report everything that replaces a folder of the store, and return their places."""
         try:
             refused = dict(self._folders.refused())
         except ToolError as error:
             self._find(UNREADABLE, "", error.message)
             return set()
         for place, kind in refused.items():
-            self._move_foreign(place, f"{kind} is in the place of a folder of the store")
+            self._move_foreign(place, f"{kind} replaces a folder of the store")
         return set(refused)
 
     def _check_file(self, area: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Turns messages of JAX's interpreter into findings by matching their text, their only form.
+"""Turns messages of JAX's interpreter, which are only text, into findings.
 
 An unknown message is not a finding: the kernel is `not checked`.
 """
@@ -73,13 +73,13 @@ _MISSING = (
 _ASYNCHRONOUS = re.compile(r"\s*(?:\w+\.)*((?:async_)?copy_\w+|wgmma|tcgen05_\w+)\(")
 _ARRAY = re.compile(r"\s*(\w+)(?:\.at)?\[")
 _COPIED_IN = (
-    "If the write is a copy of what is read: barrier_wait is missing between them. If it refills "
-    "what was read before: JAX's interpreter wants commit_smem() between them, even where a "
-    "barrier orders them on a GPU. The artifact level decides whether this kernel needs it."
+    "If the read uses the copied data, barrier_wait is missing between them. If the copy "
+    "overwrites data read before: JAX's interpreter wants commit_smem() between them, even where a "
+    "barrier orders them on a GPU. `--level artifact` decides whether this kernel needs it."
 )
 _COPIED_OUT = (
-    "If the read follows the write: commit_smem() is missing between them. If the write follows: "
-    "the wait for the read is (wait_smem_to_gmem, wgmma_wait, or barrier_wait)."
+    "If the read follows the write, commit_smem() is missing between them. If the write follows, "
+    "the read is not awaited (wait_smem_to_gmem, wgmma_wait, or barrier_wait)."
 )
 
 

@@ -322,11 +322,11 @@ def export_command(
     """Write kernels as sources that CMake builds into a library, without Python or a CUDA toolkit.
 
     The folder contains a flat launch plan for each variant, a header with one function per kernel,
-    and the sources that launch it. Each function selects the variant by the arrays and the GPU. A
+    and the launcher's sources. Each function selects the variant by the arrays and the GPU. A
     shared library built from the folder is also a tvm-ffi module. The same variants give the same
-    bytes. The folder is written completely or not at all. For each model and set of arrays, a tuned
-    kernel includes the variant selected by the model's rows, or else the default variant; arrays
-    are not padded.
+    bytes. The folder is written completely or not at all. A tuned kernel includes, per GPU model
+    and set of arrays, the variant that its tuning table selects, or the default; arrays are not
+    padded.
 
     Examples:
       pallasc bundle export --c kernels.pallasc -o kernels/
@@ -338,8 +338,8 @@ def export_command(
       folder   the folder with the sources
       name     name of the library
       kernels  list, each with: name, function, left_out (number of variants that its table does
-               not select), variants, a list: id, arch, file, bytes, chosen_by (of a tuned kernel:
-               row, bucket, or default)
+               not select), variants, a list: id, arch, file, bytes, chosen_by (if tuned: row,
+               bucket = rounded, default)
     """
     from pallasc.cli.arguments.variants import selected_entries
     from pallasc.runtime.native.library import FOLDER
@@ -419,7 +419,7 @@ def show_command(file: Path, name: str | None, as_json: bool) -> int:
     for a variant also:
       variant     as in pallasc list
       record      the artifact's record as compiled, see inspect --json
-      shipped     digest and bytes of each blob in the bundle, or null; by its digest in the record
+      shipped     for each digest in the record: digest and bytes of the bundle's blob, or null
     """
     from pallasc.specs.bundle.bundle import open_bundle
 
@@ -564,7 +564,7 @@ def _tuning_text(entry: Entry) -> Iterator[str]:
         dimensions = ", ".join(f"dimension {axis} of {path}" for path, axis in places.items())
         yield f"padded     {name}: {dimensions}"
     if tuning.rank:
-        yield f"rank       {tuning.rank} of its key; a job for pallasc tune run"
+        yield f"rank       {tuning.rank} in its key; to be measured by tune run"
 
 
 def _origins(origins: Sequence[Provenance]) -> Iterator[str]:

@@ -211,7 +211,7 @@ _REASONS = {
 @click.option(
     "--remote",
     metavar="URL",
-    help="Prune this remote store instead: packs not used for --age, then until it fits --size.",
+    help="Prune this remote store instead: packs unused for --age, then the oldest down to --size.",
 )
 @click.option(
     "--keep",
@@ -241,7 +241,7 @@ def prune_command(
     be read or removed.
 
     A remote store is pruned only with --remote, and needs --size or --age. If its server has
-    lifecycle rules, prefer those. Packs that are in no catalog are removed after a day. If a
+    lifecycle rules, prefer those. Packs that no index (catalog) lists go after a day. If a
     catalog is damaged, its packs are kept and the exit code is 4.
 
     Examples:
@@ -258,7 +258,7 @@ def prune_command(
       kept          entries kept in spite of a limit, with the reason
       leftovers     leftovers of dead processes
       held, complete, warnings
-    with --remote instead: url, dry_run, packs, unknown (objects that are in no catalog), bytes,
+    with --remote instead: url, dry_run, packs, unknown (objects that no catalog lists), bytes,
     kept_packs, kept_bytes, unread
     """
     if everything and (remote is not None or keep or size is not None or age is not None):
@@ -305,7 +305,7 @@ def _prune_remote(
         dry_run=dry_run,
     )
     would = "would remove" if dry_run else "removed"
-    unknown = f", {count(done.unknown, 'object')} that no catalog names" if done.unknown else ""
+    unknown = f", {count(done.unknown, 'object')} that no catalog lists" if done.unknown else ""
     lines = [
         f"{would} {count(done.packs, 'pack')}{unknown}: {done.bytes:,} bytes",
         f"kept {count(done.kept_packs, 'pack')}: {done.kept_bytes:,} bytes",

@@ -97,7 +97,7 @@ def command(
     folder of a store; a bundle; a lock file; or an action key or digest in the store (the first six
     digits are enough). Variants of specs that are not in the store are built first. A git revision
     is built from a temporary copy; the working tree is not changed. One SIDE with two -k compares
-    variants of that SIDE: the parameters that differ between the selections are compared.
+    the variants of both selections that are otherwise equal.
 
     Variants are matched by id; if each side has a single variant, the ids may differ. Differences
     are printed with the worst first; without differences, nothing is printed. Each depth includes
@@ -105,8 +105,8 @@ def command(
       resources  registers, spills, stack, shared memory, occupancy, and size; shows if the launch
                  plan or the bytes of the machine code differ
       mix        instructions by class, for kernels and their loops
-      sass       machine code with registers and labels renamed by first use and without scheduling:
-                 different registers or stalls do not count; reordering is reported as such
+      sass       machine code with scheduling removed and registers and labels renamed by first use,
+                 so that only other instructions, and reordering, count as differences
       lines      instructions by source line; specs are compiled again to find the lines, other
                  sides need lines from an earlier pallasc inspect --lines
       raw        the unmodified machine code

@@ -44,7 +44,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
     required=False,
     file_okay=False,
 )
-@options.file_option("--profile", "Write the profiles of profiled kernels to FILE, for Perfetto.")
+@options.file_option("--profile", "Write profiles of kernels with profile_space, for Perfetto.")
 @options.selection_options
 @given.build_options(options.launching_options)
 @options.json_option("the results")
@@ -79,8 +79,8 @@ def command(
     XLA's kernels. This is slow, so use small arrays. If variants differ only in their target, the
     first one is emulated; --target selects another. An out-of-bounds access, a deadlock, or a
     failed assertion ends the command with exit code 1 and prints your source line. Kernels for
-    several devices run on as many emulated GPUs: the first dimension of each array is the device,
-    also in files. --device and --profile cannot be used with --emulate.
+    several devices run on as many emulated GPUs: each array, or file, has the device as first
+    dimension. --device and --profile cannot be used with --emulate.
 
     Examples:
       pallasc run kernels.yaml

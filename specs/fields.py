@@ -157,18 +157,18 @@ class Leaf(NamedTuple):
 
 
 def text(what: str, pattern: str = r".+", hint: str | None = None) -> Leaf:
-    """Return the kind of text that matches a pattern."""
+    """Return a `Kind` for text that matches a pattern."""
     return Leaf(str, what, hint, pattern)
 
 
 def number(least: int = 0, *, whole: bool = True) -> Leaf:
-    """Return the kind of numbers from `least`."""
+    """Return a `Kind` for numbers from `least`."""
     what = f"a {'whole number' if whole else 'number'} of at least {least}"
     return Leaf(Annotated[int if whole else float, Meta(ge=least)], what)
 
 
 def choice(*words: str) -> Leaf:
-    """Return the kind of one of a few words."""
+    """Return a `Kind` for these few words."""
     return Leaf(Literal[words], one_of(words))
 
 
@@ -245,7 +245,7 @@ class ListOf(NamedTuple, Generic[_Item]):
 
 
 class ByType(NamedTuple):
-    """Values of several types, each with its kind; the last kind reports other types."""
+    """Values of several types, each with its kind; the last kind rejects other types."""
 
     kinds: Mapping[type, Kind[Any]]
 
@@ -321,7 +321,7 @@ class Record(NamedTuple):
 
 
 NODES = ("$call", "$ref")
-"""Keys that make a mapping under `static` a node instead of data."""
+"""Keys that make a mapping under `static` a call or reference."""
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 
@@ -357,7 +357,7 @@ ENTRY = Checked(
 
 
 class Tree(NamedTuple):
-    """Lists and mappings of leaves, in which keys that begin with `$` make a mapping a node.
+    """Lists and mappings of leaves; a mapping with a `$` key is a node: a call or reference.
 
     Attributes:
         name: name of the definition in the JSON schema.

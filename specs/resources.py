@@ -46,7 +46,7 @@ WORDS = {
     "occupancy": "resident warps",
     "cubin_bytes": "cubin bytes",
 }
-"""Words for each number, as in "takes 40 registers"."""
+"""Words for each number, as in "has 40 registers"."""
 
 MORE_IS_BETTER = frozenset({"occupancy"})
 """Numbers that should be high; the others should be low."""

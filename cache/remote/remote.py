@@ -5,8 +5,8 @@
     remote.offer(name of a manifest)          after each compilation, if writing is on
     stats = remote.finish()                   the rest is sent
 
-Failures of the remote do not raise in `Remote`, and waiting is bounded: `session.py`. Commands wait
-as long as `--timeout` allows, and fail if the remote fails.
+In `Remote`, remote failures do not raise, and waiting is bounded (`session.py`). Commands wait as
+long as `--timeout` allows, and fail if the remote fails.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from pallasc.errors import CorruptError
 MOST_PACKS = 32
 """A build that had to read from more packs sends the entries again, in fewer packs."""
 GRACE_S = 24 * 3600
-"""Objects that no catalog names stay for a day: their writer may still be running."""
+"""Objects that no catalog lists stay for a day: their writer may still be running."""
 _USED_AGAIN_S = 24 * 3600
 _PROBE = f"{ROOT}/probe"
 
@@ -56,7 +56,7 @@ class Remote:
     """A remote store for one build; see the module.
 
     Args:
-        settings: its address, and whether it is written.
+        settings: its address, and if writing is on.
         store: the local store.
         namespace: namespace of the toolchain; see `transfer.namespace_of`.
         tell: called with a warning, at most once.
@@ -240,7 +240,7 @@ def pull(
 ) -> Transfer:
     """Download all variants of the remote into the local store.
 
-    Only signatures, if they are required, and `accept` decide; the next build compares sources. A
+    Only required signatures and `accept` are checked here; the next build compares sources. A
     manifest that leads to an artifact in the local store is not replaced.
 
     Args:
@@ -309,7 +309,7 @@ class NamespaceStats(NamedTuple):
 
     Attributes:
         namespace: its name.
-        variants: number of requests that it can answer.
+        variants: number of distinct request keys.
         packs: number of its packs.
         bytes: size of its packs.
         oldest_use_s, newest_use_s: last uses of its packs, seconds since 1970; 0 without packs.
@@ -388,8 +388,8 @@ class Pruned(NamedTuple):
     """Objects that were removed from a remote, or would be.
 
     Attributes:
-        packs: packs that were too old or exceeded the size.
-        unknown: objects that no catalog names.
+        packs: packs that were unused for too long, or over the size.
+        unknown: objects that no catalog lists.
         bytes: total size of both.
         kept_packs, kept_bytes: packs that stay.
         unread: damaged catalogs; their namespaces are not changed.
@@ -412,7 +412,7 @@ def prune(
     environ: Mapping[str, str] = os.environ,
     now_s: float | None = None,
 ) -> Pruned:
-    """Remove packs that are unused for too long, and the least recently used over a size.
+    """Remove packs unused for too long, then the least recently used until the rest fit.
 
     Catalogs change before anything is deleted, so a reader sees at worst a miss.
 
@@ -456,7 +456,7 @@ def prune(
 def _old(
     rows: Sequence[PackRow], now_s: float, max_age_s: float | None, max_bytes: int | None
 ) -> set[PackRow]:
-    """Return the packs to remove: those that are too old, then the least recently used."""
+    """Return the packs to remove: those unused for too long, then the least recently used."""
     size = sum(row.size for row in rows)
     old = set()
     for row in sorted(rows, key=lambda row: (row.used, row.pack)):

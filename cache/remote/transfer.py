@@ -13,7 +13,7 @@
 
 All numbers are little-endian. A pack is complete: it contains the record and the blobs that its
 manifests lead to. Packs are written before the catalog that names them, so a reader finds only
-complete ones, and a pack that no catalog names is garbage. Packs are read whole. Readers skip a
+complete ones, and a pack that no catalog lists is garbage. Packs are read whole. Readers skip a
 pack or frame that exceeds the limits below.
 
 Only accepted manifests, the record that each names by digest, and blobs, which are named by their

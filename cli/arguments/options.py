@@ -163,7 +163,7 @@ def select_by(*, target: str, expression: str) -> Callable[[F], F]:
 
 
 _variants = select_by(
-    target="Compile for this model or architecture",
+    target="Use this model or architecture",
     expression=', such as "matmul and m=64"',
 )
 
@@ -395,7 +395,7 @@ def _limit_options(
     )
 
 
-supervision_options = _limit_options("a variant")
+supervision_options = _limit_options("a compilation")
 """Limits for compiling a variant; there is no default time limit."""
 
 launching_options = _limit_options("a compilation or an emulation", seconds=EXECUTION_S)

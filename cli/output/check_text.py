@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from pallasc.checks.check import Candidate, Events
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 STATUSES: tuple[Status, ...] = get_args(Status)
+_TOTALS: Mapping[str, str] = {"found": "found mistakes"}
+"""Words for a status in totals, if they differ from it."""
 _WIDTH = max(map(len, STATUSES))
 _FROM_STORE = "from the store"
 _MOST_ERROR_LINES = 20
@@ -153,15 +155,16 @@ def print_report(
 
 
 def summary_line(run: Run, report: Report) -> str:
-    """Return the totals as one line: `3 variants in 4.2 s: 2 passed, 1 found; 3 findings`."""
+    """Return the totals as one line: `3 variants in 4.2 s: 2 levels passed; 2 from the store`."""
     outcomes = run.outcomes
     severities = [finding.severity for outcome in outcomes for finding in outcome.findings]
     notes = severities.count("note")
     failed = sum(outcome.suite == UNBUILT for outcome in outcomes)
     stored = sum(outcome.from_store for outcome in outcomes)
-    parts = [f"{number:,} {status}" for status, number in run.totals(STATUSES).items() if number]
-    parts += [f"{failed:,} not built"] if failed else []
-    parts += [f"interrupted, {report.left:,} left"] if report.interrupted else []
+    totals = {_TOTALS.get(status, status): n for status, n in run.totals(STATUSES).items() if n}
+    parts = [f"{count(number, 'level')} {words}" for words, number in totals.items()]
+    parts += [f"{count(failed, 'variant')} not built"] if failed else []
+    parts += [f"interrupted, {count(report.left, 'variant')} left"] if report.interrupted else []
     ends = [count(len(severities) - notes, "finding")] if len(severities) > notes else []
     ends += [count(notes, "note")] if notes else []
     unseen = sum(

@@ -35,7 +35,7 @@ class RemoteTier:
     """The remote store of one build.
 
     Args:
-        settings: its address, and whether it is written.
+        settings: its address, and if writing is on.
         store: the local store.
         setup: the toolchain.
     """

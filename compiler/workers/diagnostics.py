@@ -2,9 +2,9 @@
 
 A diagnostic is a Python warning, a `logging` record at WARNING or above, or some lines of standard
 error, which C++ and child processes write to as well. A manifest stores the diagnostics of its
-compilation in `warnings`, so that a hit repeats them. An artifact does not, since it is the same
-with or without them. If a variant is found by its action key alone, or was lowered again and not
-compiled, a manifest under a separate key stores them: `store_for_action`.
+compilation in `warnings`, so that a hit repeats them. An artifact has none: it is the same with or
+without them. If a variant is lowered and its artifact is already stored, they come from a manifest
+under a separate key (`store_for_action`).
 
 JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
 n}`. All texts are bounded and exclude anything that differs between runs (`stable`). Lines that
@@ -204,7 +204,7 @@ class Listener:
 
         Args:
             base_dir: the folder of the variant's spec; it is removed from texts.
-            outputs: the file descriptors to record, of 1 and 2.
+            outputs: which of descriptors 1 and 2 to record.
         """
         # A hit imports this module, but neither of these.
         import logging
@@ -296,7 +296,7 @@ def _output_since(descriptor: int, start: int) -> tuple[str, int]:
         if not stat.S_ISREG(status.st_mode):
             return "", 0
         size = status.st_size
-        # The build truncated an output that is shorter now (`worker_process.Log`).
+        # If it is shorter now, the build truncated it (`worker_process.Log`).
         start = max(start if start <= size else 0, size - _MOST_READ_BYTES)
         return os.pread(descriptor, size - start, start).decode("utf-8", "replace"), size
     except OSError:

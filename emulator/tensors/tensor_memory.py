@@ -2,15 +2,15 @@
 
 Tensor memory has 128 lanes and 512 columns of 32-bit cells. An address holds the lane in its upper
 16 bits and the column in its lower 16 bits. Columns are allocated in powers of two from 32 on,
-always with all their lanes. Unwritten cells read as `POISON` by default; it is a NaN as f32, as two
-halves f16 or bf16, and as four bytes f8.
+always with all their lanes. Unwritten cells read as `POISON` by default; it is NaN as one f32, as
+two f16 or bf16, and as four f8 values.
 
 Moves between tensor memory and registers: tcgen05.ld, .ld.red and .st.
 
-A shape defines the cells of tensor memory that the threads of a warp access in one unit, and `.xN`
-repeats the unit along the columns (PTX ISA 9.0, 9.7.16.2.3; CUTLASS' copy_traits_sm100.hpp has the
-same tables as layouts). A warp can access only the 32 lanes of its position in the warpgroup. The
-lane of an address is relative to these lanes; the absolute lane number is also accepted.
+A shape is one unit of cells of tensor memory that the threads of a warp access, and `.xN` repeats
+it along the columns (PTX ISA 9.0, 9.7.16.2.3; CUTLASS' copy_traits_sm100.hpp has the same tables as
+layouts). A warp can access only the 32 lanes of its position in the warpgroup. The lane of an
+address is relative to these lanes; the absolute lane number is also accepted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TensorMemory:
     def alloc(self, columns: int) -> int | None:
         """Allocate columns and return their address, or None if too few are free.
 
-        In the latter case, the hardware blocks until a block of the multiprocessor frees some.
+        Then the hardware would wait until another block on the multiprocessor frees some.
 
         Raises:
             OperandError: the number of columns is not a power of two in 32…512, or the permit to
@@ -285,8 +285,8 @@ def accessed_cells(
     quarter, within = divmod(lane, LANES_PER_WARP)
     if quarter not in (0, warp % 4):
         raise OperandError(
-            f"{move.opcode}: warp {warp % 4} of a warpgroup reaches lanes "
-            f"{warp % 4 * 32}…{warp % 4 * 32 + 31} of tensor memory, the address {address:#010x} "
+            f"{move.opcode}: warp {warp % 4} of a warpgroup may use lanes "
+            f"{warp % 4 * 32}…{warp % 4 * 32 + 31} of tensor memory; address {address:#010x} "
             f"names lane {lane}"
         )
     if within not in ((0,) if move.shape == "32x32b" else (0, 16)):
@@ -352,7 +352,7 @@ def reduce(move: Move, registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
         reduced = np.maximum.reduce if move.reduction == "max" else np.minimum.reduce
         return np.asarray(reduced(values, axis=0)).view(np.uint32)
     bits = registers & np.uint32(0x7FFFFFFF) if move.absolute else registers
-    # As two's complement of sign and magnitude, floats are ordered like integers.
+    # With the magnitude bits of negatives flipped, floats order as integers.
     signed = bits.view(np.int32)
     ordered = np.where(signed < 0, signed ^ np.int32(0x7FFFFFFF), signed)
     nan = np.isnan(bits.view(np.float32))

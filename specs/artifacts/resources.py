@@ -1,4 +1,4 @@
-"""Resources of an artifact, as recorded in a lock: occupancy, and checks against budgets.
+"""Resources of an artifact as in a lock file, its occupancy, and checks against budgets.
 
 Occupancy is the number of blocks of a launch that a multiprocessor holds at once. From the CUDA
 Occupancy Calculator: registers are allocated to warps in units of 256, and the number of warps is a
@@ -33,7 +33,7 @@ def blocks_by_limit(
 ) -> dict[str, int]:
     """Return how many blocks of a launch each resource of a multiprocessor allows.
 
-    The resources are "registers", "shared memory", "threads", and "blocks"; the minimum fits.
+    The resources are "registers", "shared memory", "threads", and "blocks"; the least counts.
 
     Args:
         launch: the launch.
@@ -41,7 +41,7 @@ def blocks_by_limit(
         target: the model. An unknown architecture gets the highest limit on blocks.
 
     Raises:
-        CorruptError: the target lacks a number.
+        CorruptError: the target lacks a figure.
     """
     smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes + _RESERVED_SMEM_BYTES
     match = ARCH.fullmatch(str(target.get("arch")))
@@ -73,7 +73,7 @@ def blocks_per_sm(
     """Return the number of blocks of a launch that one multiprocessor holds.
 
     Raises:
-        CorruptError: the target lacks a number.
+        CorruptError: the target lacks a figure.
     """
     return max(1, min(blocks_by_limit(launch, kernel, target).values()))
 
@@ -116,7 +116,7 @@ def check_budget(
     Args:
         artifact: the compiled artifact.
         budget: its limits.
-        before: its resources in the baseline; a rule for an unknown number holds.
+        before: its baseline resources; a rule without a baseline number holds.
         baseline: name of the baseline for messages.
 
     Raises:
@@ -133,8 +133,8 @@ def check_budget(
             clauses.append((field, text))
         elif not _allows(limit, number, previous, field):
             least = "at least " if isinstance(limit, int) and field in MORE_IS_BETTER else ""
-            where = f" on {previous} in {baseline}" if isinstance(limit, str) else ""
-            text = f"{kernel or 'the variant'} takes {number} {WORDS[field]}"
+            where = f" ({previous} in {baseline})" if isinstance(limit, str) else ""
+            text = f"{kernel or 'the variant'} has {number} {WORDS[field]}"
             clauses.append((field, f"{text}; the budget is {least}{limit}{where}"))
     if not clauses:
         return None

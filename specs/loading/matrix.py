@@ -2,9 +2,9 @@
 
 `Filling` fills a point's parameters into a spec; parts without any are built once and shared.
 
-The points of a spec are its rows combined with its matrix, without those in `exclude`, followed by
-those in `include`. Their number is checked before anything is expanded: every count is a product or
-a sum of lengths, and takes no longer than reading the specs.
+The points of a spec are its `$file` rows times its matrix, without those in `exclude`, then those
+in `include`. Their number is checked before anything is expanded: every count is a product or a sum
+of lengths, and takes no longer than reading the specs.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def expand(
     """Return the variants of every spec, in the order of specs, matrix, and targets.
 
     For a tuned kernel, whose table is read here, these are the points that a row uses and the
-    default (see `tuned_points`).
+    default (see `TunedPoints`).
 
     Args:
         specs: the specs.
@@ -310,10 +310,9 @@ def _check_expansion(specs: Iterable[Spec]) -> None:
         own = _count_points(spec) * max(1, len(spec.targets))
         variants += own
         if variants > most:
-            before = f", with {variants - own} before it," if variants > own else ""
+            before = f", after {variants - own} of earlier specs," if variants > own else ""
             raise SpecError(
-                f"{spec.name}: {own} variants{before} are more than the {most} that specs may "
-                "expand to.",
+                f"{spec.name}: {own} variants{before} are more than the limit of {most}.",
                 location=spec.where("matrix"),
                 hint=f"Make the matrix smaller, or allow more: {VARIABLE}={variants}.",
             )
@@ -529,7 +528,7 @@ class Filling:
         }
 
     def _check(self, point: Point) -> Check:
-        """Return the check that runs instead of a point's variants."""
+        """Return the check that `pallasc check` runs for a point's variants."""
         at, given = self._at.child("check"), self._small_values
         for name in given:
             if name not in point:

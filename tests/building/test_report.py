@@ -38,11 +38,11 @@ def check(artifact: Any, **limits: int) -> str | None:
 @pytest.mark.parametrize(
     ("field", "limit", "taken"),
     [
-        ("registers", 40, "k takes 40 registers"),
-        ("spill_bytes", 12, "k takes 12 spill bytes"),
-        ("stack_bytes", 16, "k takes 16 stack bytes"),
-        ("smem_bytes", 1024, "k takes 1024 shared memory bytes"),
-        ("cubin_bytes", 500, "the variant takes 500 cubin bytes"),
+        ("registers", 40, "k has 40 registers"),
+        ("spill_bytes", 12, "k has 12 spill bytes"),
+        ("stack_bytes", 16, "k has 16 stack bytes"),
+        ("smem_bytes", 1024, "k has 1024 shared memory bytes"),
+        ("cubin_bytes", 500, "the variant has 500 cubin bytes"),
     ],
 )
 def test_a_limit_that_is_exceeded_is_named_with_both_figures(
@@ -56,10 +56,10 @@ def test_a_limit_that_is_exceeded_is_named_with_both_figures(
 @pytest.mark.parametrize(
     ("field", "rule", "before", "message"),
     [
-        ("registers", "+8", 31, "k takes 40 registers; the budget is +8 on 31 in old.lock"),
-        ("spill_bytes", "<= baseline", 11, "k takes 12 spill bytes; the budget is <= baseline on"),
-        ("stack_bytes", "+10 %", 14, "k takes 16 stack bytes; the budget is +10 % on 14 in"),
-        ("cubin_bytes", "+10 %", 454, "the variant takes 500 cubin bytes; the budget is +10 % on"),
+        ("registers", "+8", 31, "k has 40 registers; the budget is +8 (31 in old.lock)"),
+        ("spill_bytes", "<= baseline", 11, "k has 12 spill bytes; the budget is <= baseline (11"),
+        ("stack_bytes", "+10 %", 14, "k has 16 stack bytes; the budget is +10 % (14 in"),
+        ("cubin_bytes", "+10 %", 454, "the variant has 500 cubin bytes; the budget is +10 % (454"),
     ],
 )
 def test_a_rule_that_is_broken_is_named_with_all_figures(
@@ -77,11 +77,11 @@ def test_a_rule_that_is_broken_is_named_with_all_figures(
 
 def test_all_that_is_exceeded_or_not_known_is_named_with_the_kernel() -> None:
     assert check(Measured(KERNEL), registers=1, spill_bytes=0) == (
-        "k takes 40 registers; the budget is 1\nk takes 12 spill bytes; the budget is 0"
+        "k has 40 registers; the budget is 1\nk has 12 spill bytes; the budget is 0"
     )
     larger = replace(KERNEL, name="larger", registers=100)
     assert check(Measured(KERNEL, larger), registers=50) == (
-        "larger takes 100 registers; the budget is 50"
+        "larger has 100 registers; the budget is 50"
     )
     unknown = Measured(replace(KERNEL, spill_store_bytes=None))
     assert check(unknown, spill_bytes=100) == "k: spill bytes are not known; the budget is 100"

@@ -92,7 +92,7 @@ def test_an_interrupted_check_writes_whole_reports_of_what_it_did(folder: Path, 
     check.send_signal(signal.SIGTERM)
     out, err = check.communicate(timeout=600)
     assert check.returncode == 130
-    assert "interrupted, 1 left" in err
+    assert "interrupted, 1 variant left" in err
     report = json.loads(out)
     assert report["interrupted"]
     left = {row["name"]: (row["interrupted"], len(row["results"])) for row in report["variants"]}

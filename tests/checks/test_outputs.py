@@ -79,7 +79,7 @@ def test_one_run_writes_lines_sarif_junit_and_annotations(
     assert "[deadlock]" in ran.out
     assert "\ndeadlock: All threads that still run" in ran.out
     assert "5 variants in " in ran.err
-    assert "1 passed, 4 found; " in ran.err
+    assert "1 level passed, 4 levels found mistakes; " in ran.err
     assert ran.err.rstrip().splitlines()[-1].endswith("5 from the store")
     (line,) = [line for line in ran.err.splitlines() if "title=deadlock%3A waits_twice" in line]
     assert line.startswith("::error file=kernels.py,line=")
@@ -150,7 +150,7 @@ def test_an_interrupt_is_told_with_what_is_left() -> None:
     left = VariantCheck("left@h100", None, None, None)
     report = Report((done, left), 1.5, ("interpreter",), interrupted=True)
     assert (report.exit_code, report.left) == (130, 1)
-    assert _summary(report) == "2 variants in 1.5 s: 1 passed, interrupted, 1 left"
+    assert _summary(report) == "2 variants in 1.5 s: 1 level passed, interrupted, 1 variant left"
     many = Report((left,) * 25, 1.5, ("interpreter",), interrupted=True)
     assert [*interrupted_lines(check_run(many))][20:] == ["not checked  and 5 more"]
 
@@ -236,9 +236,9 @@ def test_junit_has_one_failure_a_case_and_none_for_notes(tmp_path: Path) -> None
 
 def test_the_summary_tells_notes_from_findings() -> None:
     note, *failures = _note_and_failures()
-    assert _summary(_report_of(note)) == "1 variant in 1.0 s: 1 passed; 1 note"
+    assert _summary(_report_of(note)) == "1 variant in 1.0 s: 1 level passed; 1 note"
     both = _summary(_report_of(note, *failures))
-    assert both == "1 variant in 1.0 s: 1 found; 2 findings, 1 note"
+    assert both == "1 variant in 1.0 s: 1 level found mistakes; 2 findings, 1 note"
 
 
 def test_findings_of_a_bundle_are_placed_at_it(tmp_path: Path) -> None:

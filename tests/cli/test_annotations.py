@@ -76,12 +76,12 @@ def test_failures_for_one_reason_share_an_annotation(pretended: Any, root: Path)
     assert "title=add[m=12]@h100-sxm failed::" in second
 
     def over(m: int) -> BudgetError:
-        text = f"kernel takes {m + 2} registers; the budget is 1"
+        text = f"kernel has {m + 2} registers; the budget is 1"
         return BudgetError(text, location=IN_SPEC, kind="registers")
 
     (line,) = lines_of([over(m) for m in range(18)])
     assert "title=add[m=0]@h100-sxm failed and 17 more::" in line
-    assert "%0Aadd[m=1]@h100-sxm: kernel takes 3 registers; the budget is 1%0A" in line
+    assert "%0Aadd[m=1]@h100-sxm: kernel has 3 registers; the budget is 1%0A" in line
     assert line.endswith("%0Aand 7 more")
 
 

@@ -97,8 +97,8 @@ def test_a_build_that_is_over_its_budget_lists_the_variants_once_a_kernel(
     assert (top.get("tests"), top.get("failures")) == ("2", "2")
     for failure in top.iter("failure"):
         text = failure.text or ""
-        assert "registers; the budget is +8 on 1 in pallasc.lock" in text
-        assert "bytes; the budget is +10 % on 100 in pallasc.lock" in text
+        assert "registers; the budget is +8 (1 in pallasc.lock)" in text
+        assert "bytes; the budget is +10 % (100 in pallasc.lock)" in text
 
 
 def test_a_rule_without_a_baseline_is_an_error_at_its_place(gated: Gated) -> None:

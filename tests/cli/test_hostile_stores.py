@@ -101,7 +101,7 @@ def test_every_command_refuses_it_and_touches_nothing(
         assert snapshot(victim) == before
     told = run("cache", "verify", "--store", root, "--json")
     assert told.code == 5
-    reason = f"{kind} is in the place of a folder of the store"
+    reason = f"{kind} replaces a folder of the store"
     found = json.loads(told.out)["findings"]
     assert reason in [each["reason"] for each in found if each["path"] == area]
     assert run("cache", "verify", "--repair", "--store", root).code == 0

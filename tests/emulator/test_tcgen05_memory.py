@@ -98,8 +98,8 @@ def test_a_load_reads_the_cells_of_the_figure_and_a_store_writes_them(shape, war
 @pytest.mark.parametrize(
     ("lane", "warp", "shape", "message"),
     [
-        (64, 1, "32x32b", "warp 1 of a warpgroup reaches lanes 32…63"),
-        (96, 2, "16x256b", "warp 2 of a warpgroup reaches lanes 64…95"),
+        (64, 1, "32x32b", "warp 1 of a warpgroup may use lanes 32…63"),
+        (96, 2, "16x256b", "warp 2 of a warpgroup may use lanes 64…95"),
         (16, 0, "32x32b", "starts at lane 16 of the warp's 32; .32x32b starts at lane 0"),
         (8, 0, "16x64b", "starts at lane 8 of the warp's 32; .16x64b starts at lane 0 or 16"),
     ],

@@ -232,7 +232,7 @@ except SpecError as error:
         (
             f"{ONE}    matrix: {{{', '.join(f'p{n}: [{many(10)}]' for n in range(9))}, a: [1], "
             "s: [1]}\n    exclude: [{p1: 1}]",
-            "k: 1000000000 variants are more than the 100000 that specs may expand to.",
+            "k: 1000000000 variants are more than the limit of 100000.",
         ),
         (
             f"{ONE}    matrix: {{a: [{many(5_000)}], s: [1, 2, 3]}}\n"
@@ -258,7 +258,7 @@ def test_all_points_and_targets_of_all_kernels_count(monkeypatch: pytest.MonkeyP
     with pytest.raises(SpecError) as caught:
         expand(specs)
     assert str(caught.value) == (
-        "<text>:8:13: k: 30 variants are more than the 29 that specs may expand to."
+        "<text>:8:13: k: 30 variants are more than the limit of 29."
         "\n  Make the matrix smaller, or allow more: PALLASC_MAX_VARIANTS=30."
     )
     monkeypatch.setenv("PALLASC_MAX_VARIANTS", "30")
@@ -271,5 +271,5 @@ def test_all_points_and_targets_of_all_kernels_count(monkeypatch: pytest.MonkeyP
     kernel = ONE.partition("kernels:\n")[2].replace("name: k", "name: other")
     text = f"{ONE}    matrix: {{a: [1, 2, 3], s: [1]}}\n    targets: [sm_90a, b200]\n{kernel}"
     rows = "    matrix: {a: [1, 2], s: [1, 2]}\n    include: [{a: 7, s: 7}, {a: 8, s: 8}]\n"
-    with pytest.raises(SpecError, match="other: 6 variants, with 6 before it, are more than"):
+    with pytest.raises(SpecError, match="other: 6 variants, after 6 of earlier specs, are more"):
         expand(parse_yaml(text + rows))
