@@ -213,7 +213,7 @@ def test_where_jax_may_want_a_fence_for_a_refill_the_artifact_level_is_named(
     text: str, is_told: bool
 ) -> None:
     (finding,) = race_findings([text])
-    assert ("artifact level decides" in finding.hint) == is_told
+    assert ("`--level artifact` decides" in finding.hint) == is_told
 
 
 @pytest.mark.parametrize(
