@@ -201,7 +201,7 @@ def _together(batch: Sequence[_Piece]) -> dict[_Piece, Code | None]:
 
 
 def _joined(pieces: Sequence[_Piece]) -> bytes:
-    """Join kernels with equal headers into a file: strings, symbols, two sections for each kernel."""
+    """Join kernels with equal headers into a file: strings, symbols, two sections per kernel."""
     strings, places = bytearray(1), dict[str, int]()
 
     def add(name: str) -> int:

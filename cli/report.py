@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--timings/--no-timings",
     default=True,
     show_default=True,
-    help="Include date, machine, and build time; without them, the same inputs give the same bytes.",
+    help="Include date, machine, build time; without them, the same inputs give the same bytes.",
 )
 @options.selection_options
 @options.quiet_option
