@@ -13,7 +13,6 @@ enum { OLDEST_DRIVER = 12000, NAME_BYTES = 256 };
 static const char install[] =
     "Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for those "
     "built with CUDA 12 for GPUs before Blackwell; in a container, start it with --gpus all.";
-static const char newer_driver[] = "Install a newer NVIDIA driver.";
 static const char in_a_fork[] = "Start processes with multiprocessing.get_context(\"spawn\").";
 static const char earlier[] =
     "It comes from an earlier asynchronous error: this process cannot use the GPU any more.";
@@ -128,7 +127,7 @@ static int find_result(int result)
 static const char *text_of(int (*ask)(int, const char **), int result)
 {
     const char *text = NULL;
-    return ask && !ask(result, &text) && text ? text : unnamed;
+    return !ask(result, &text) && text ? text : unnamed;
 }
 
 static int refuse(int result, const char *function, const char *what, const char *reason,
@@ -149,10 +148,11 @@ int answer(int result, const char *function, const char *what)
     return refuse(result, function, what, NULL, hint);
 }
 
-int no_function(const char *function, const char *what)
+static int no_function(const char *function)
 {
     char version[16];
-    return fail(PALLASC_ERROR_DEVICE, newer_driver, "%s: the driver for CUDA %s has no %s.", what,
+    return fail(PALLASC_ERROR_DEVICE, "Install a newer NVIDIA driver.",
+                "kernels cannot be launched: the driver for CUDA %s has no %s.",
                 version_text(version, driver.version), function);
 }
 
@@ -192,18 +192,13 @@ static int start(void)
         return fail(PALLASC_ERROR_DEVICE, install,
                     "the NVIDIA driver is for CUDA %s, and kernels need 12.0.",
                     version_text(text, driver.version));
-#define FUNCTION(name, since, arguments) find(&driver.name, library, ask, #name, since);
+    /* Callers check the version before they use a newer function. */
+#define FUNCTION(name, since, arguments)                  \
+    find(&driver.name, library, ask, #name, since);       \
+    if (!driver.name && driver.version >= (since))        \
+        return no_function(#name);
 #include "driver_functions.h"
 #undef FUNCTION
-    /* Launches call these without a check. */
-#define NEEDED(name) \
-    if (!driver.name) \
-        return no_function(#name, "kernels cannot be launched")
-    NEEDED(cuLaunchKernelEx);
-    NEEDED(cuMemcpyDtoDAsync);
-    NEEDED(cuMemsetD8Async);
-    NEEDED(cuMemsetD32Async);
-#undef NEEDED
     int result = init(0);
     if (result)
         return refuse(result, "cuInit", "the NVIDIA driver does not start",
@@ -292,7 +287,7 @@ int enter_context(struct entered *entered, cuda_context context, int ordinal)
 {
     cuda_context current = NULL;
     *entered = (struct entered){0, 0, 0};
-    if (driver.cuCtxGetCurrent && !driver.cuCtxGetCurrent(&current) && current == context)
+    if (!driver.cuCtxGetCurrent(&current) && current == context)
         return PALLASC_OK;
     char what[64];
     snprintf(what, sizeof what, "GPU %d cannot be made current", ordinal);
@@ -326,7 +321,7 @@ void leave(struct entered *entered)
     cuda_context popped;
     if (entered->has_exchanged)
         driver.cuThreadExchangeStreamCaptureMode(&entered->mode);
-    if (entered->has_pushed && driver.cuCtxPopCurrent)
+    if (entered->has_pushed)
         driver.cuCtxPopCurrent(&popped);
 }
 

@@ -209,8 +209,6 @@ static int check_parameters(const pallasc_plan *plan, const struct flat_launch *
     int same = 1;
     if (driver.version < PARAMETER_QUERIES)
         return PALLASC_OK;
-    if (!driver.cuKernelGetParamInfo)
-        return no_function("cuKernelGetParamInfo", what);
     for (; count <= own->size_count; count++) {
         int result = driver.cuKernelGetParamInfo(kernel, count, &offset, &size);
         if (result == CUDA_INVALID_VALUE)
@@ -287,8 +285,6 @@ static int check_cluster(const pallasc_plan *plan, const struct flat_launch *lau
     const uint32_t *cluster = launch->cluster;
     if (!cluster[0])
         return PALLASC_OK;
-    if (!driver.cuOccupancyMaxActiveClusters)
-        return no_function("cuOccupancyMaxActiveClusters", what);
     set_config(&config, attributes, launch, NULL);
     int result = driver.cuOccupancyMaxActiveClusters(&count, function, &config);
     if (result && result != CUDA_INVALID_CLUSTER_SIZE)
@@ -357,7 +353,7 @@ static int copy_constant(const pallasc_plan *plan, uint32_t number, const struct
                   device->stream);
     if (!status)
         status = CALL(what, cuStreamSynchronize, device->stream);
-    if (status && driver.cuMemFree)
+    if (status)
         driver.cuMemFree(*address);
     return status;
 }
