@@ -242,13 +242,8 @@ class Variants:
 
     # ---- routes
 
-    def route(
-        self,
-        ordinal: int | None,
-        arrays: Sequence[ArrayType],
-        addresses: Sequence[int] | None = None,
-    ) -> Route:
-        """Return the route for arrays of these types, at these addresses, on a device.
+    def route(self, ordinal: int | None, arrays: Sequence[ArrayType]) -> Route:
+        """Return the route for arrays of these types on a device.
 
         If `ordinal` is None, the current device is used.
 
@@ -261,15 +256,11 @@ class Variants:
         if ordinal is not None and (ordinal, types) in self._routes_of_types:
             return self._routes_of_types[ordinal, types]
         self.check_types(types)
-        if len(self.variants) == 1:
-            addresses = None  # binding them gives a clearer message
         device = get_device(current_device() if ordinal is None else ordinal)
-        candidate = self.selector.select(device, types, addresses)
+        candidate = self.selector.select(device, types)
         route = self._route_of(candidate)
         route.choose(candidate, device)
-        # Cached only if types alone decide: otherwise addresses may choose another route next time.
-        if route.is_only:
-            self._routes_of_types[device.ordinal, types] = route
+        self._routes_of_types[device.ordinal, types] = route
         return route
 
     def _route_of(self, candidate: Candidate) -> Route:
@@ -360,14 +351,9 @@ class Call:
             check_copied(name, signature.inputs, inputs)
         types = tuple(self._types(inputs))
         padding = self.variants.padding(ordinal, types)
-        if padding is not None:
-            route = self.variants.route(ordinal, padding.types)
-        elif ordinal is None:
-            if not is_driver_open():
-                self._check_without_driver(inputs, types)
-            route = self.variants.route(None, types)  # copies have no fixed address
-        else:
-            route = self.variants.route(ordinal, types, [array.view.pointer for array in inputs])
+        if padding is None and ordinal is None and not is_driver_open():
+            self._check_without_driver(inputs, types)
+        route = self.variants.route(ordinal, types if padding is None else padding.types)
         _check_inputs(name, route.signature, inputs)
         prepared = None if padding is None else self.variants.prepared(route, types, padding)
         taken = route.signature if prepared is None else prepared.signature

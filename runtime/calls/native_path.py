@@ -155,7 +155,7 @@ class NativePaths:
         signature = route.signature
         trees = [tree for _, tree in input_names(signature)]
         return (
-            route.is_only  # otherwise addresses decide between routes
+            route.is_only  # otherwise the GPU decides between routes
             # Arguments are bound to the parameters of the first variant.
             and _names(signature) == _names(self._variants[0].signature)
             and bool(signature.inputs)

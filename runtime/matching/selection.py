@@ -27,7 +27,6 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import api_version
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
-from pallasc.specs.artifacts.signature import misaligned_text
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, device_names
 from pallasc.specs.spelling import nearest, suggestion, values_text
@@ -37,7 +36,6 @@ def select(
     candidates: Sequence[Candidate],
     device: Device,
     arrays: Sequence[ArrayType] | None = None,
-    addresses: Sequence[int] | None = None,
     *,
     likely: Sequence[Candidate] | None = None,
 ) -> Candidate:
@@ -47,7 +45,6 @@ def select(
         candidates: variants of one kernel.
         device: the GPU to run on.
         arrays: dtype and shape of each input; None for any.
-        addresses: the address of each input; None for any.
         likely: the variants that take these arrays, if known; the others are only used to explain
             why none fits.
 
@@ -55,11 +52,10 @@ def select(
         SelectionError: no variant fits, and the message has the reason for each; or several that
             differ in their parameters fit.
     """
-    asked = device, arrays, addresses
     looked_at = candidates if likely is None else likely
-    fitting = [candidate for candidate in looked_at if refusal(candidate, *asked) is None]
+    fitting = [candidate for candidate in looked_at if refusal(candidate, device, arrays) is None]
     if not fitting:
-        reasons = [refusal(candidate, *asked) for candidate in candidates]
+        reasons = [refusal(candidate, device, arrays) for candidate in candidates]
         raise none_fits(candidates, reasons, device, arrays)
     points = {point(candidate): candidate for candidate in fitting}
     if len(points) > 1:
@@ -91,18 +87,12 @@ def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[
     return list(best.values())
 
 
-def refusal(
-    candidate: Candidate,
-    device: Device,
-    arrays: Sequence[ArrayType] | None,
-    addresses: Sequence[int] | None,
-) -> str | None:
+def refusal(candidate: Candidate, device: Device, arrays: Sequence[ArrayType] | None) -> str | None:
     """Return why a variant cannot be used, None if it can."""
     return (
         _arch_refusal(candidate, device)
         or (None if arrays is None else _arrays_refusal(candidate, arrays))
         or device_refusal(candidate, device)
-        or (None if addresses is None else _address_refusal(candidate, addresses))
     )
 
 
@@ -205,15 +195,6 @@ def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | 
     for binding, taken, array in zip(inputs, candidate.arrays, arrays, strict=True):
         if taken != array_type(*array):
             return f"{binding.path} is {array_text(*taken)}, not {array_text(*array)}"
-    return None
-
-
-def _address_refusal(candidate: Candidate, addresses: Sequence[int]) -> str | None:
-    plan = candidate.artifact.plan
-    for binding, address in zip(plan.inputs, addresses, strict=True):
-        alignment = plan.buffers[binding.buffer].alignment
-        if address % alignment and 0 not in binding.shape:
-            return misaligned_text(binding.path, address, alignment)
     return None
 
 

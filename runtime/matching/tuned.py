@@ -164,25 +164,19 @@ class Selector:
             if name not in over
         )
 
-    def select(
-        self,
-        device: Device,
-        types: Types | None = None,
-        addresses: Sequence[int] | None = None,
-    ) -> Candidate:
+    def select(self, device: Device, types: Types | None = None) -> Candidate:
         """Return the variant that fits.
 
         Args:
             device: the GPU.
             types: the arrays; None if all variants take the same.
-            addresses: the address of each input; only used if nothing was tuned.
 
         Raises:
             SelectionError: none fits, or several do, or no row applies.
         """
         if not self.is_tuned:
             likely = None if types is None else self._by_arrays.get(types)
-            return select(self.candidates, device, types, addresses=addresses, likely=likely)
+            return select(self.candidates, device, types, likely=likely)
         key = self.candidates[0].arrays if types is None else types
         groups = self._index(device).get(key)
         if groups is None:

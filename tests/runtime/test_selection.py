@@ -62,7 +62,7 @@ def test_what_several_devices_run_together_is_refused_in_one_sentence() -> None:
     plan = made_for_four.artifact.plan
     made_for_four.artifact.__dict__["plan"] = replace(plan, mesh=(("x", 2), ("y", 2)))
     reason = "it runs on 4 devices together, which this runtime cannot launch"
-    assert refusal(made_for_four, _device(), None, None) == reason
+    assert refusal(made_for_four, _device(), None) == reason
     with pytest.raises(SelectionError, match=reason):
         select([made_for_four], _device())
     with pytest.raises(SelectionError, match=reason):
@@ -123,7 +123,7 @@ def test_the_exact_architecture_goes_before_the_family_and_that_before_older_one
 def test_blocks_at_a_time(grid: tuple[int, int, int], smem: int, sms: int, fits: bool) -> None:
     step = made.launch("three", 0, 1, 2, grid=grid, dynamic_smem_bytes=smem)
     candidate = Candidate("sum", {}, made.artifact(step, code=b"none"))
-    assert (refusal(candidate, _device(sm_count=sms), None, None) is None) == fits
+    assert (refusal(candidate, _device(sm_count=sms), None) is None) == fits
 
 
 def test_each_point_has_one_fitting_candidate() -> None:
