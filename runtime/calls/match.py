@@ -154,6 +154,15 @@ class Variants:
             variants = self._with_params.setdefault(key, variants)
         return variants
 
+    def bind(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sequence[Any], Self]:
+        """Return the inputs of a call, and the variants with its matrix parameters.
+
+        Raises:
+            ArgumentError: the arguments do not match the parameters, or no variant does.
+        """
+        leaves, params = self.arguments.bind(arrays, named)
+        return leaves, self.with_params(params) if params else self
+
     def of(
         self,
         candidates: Iterable[Candidate],
@@ -590,8 +599,8 @@ class Forms(Generic[K]):
         fitting: list[_Fitting[K]] = []
         for form in self.kernels:
             try:
-                leaves, params = form.arguments.bind(arrays, named)
-                fitting.append(_Fitting(form, form.with_params(params) if params else form, leaves))
+                leaves, chosen = form.bind(arrays, named)
+                fitting.append(_Fitting(form, chosen, leaves))
             except ArgumentError as error:
                 reasons.append((form, error))
         if len(fitting) > 1:

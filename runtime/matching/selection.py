@@ -32,59 +32,9 @@ from pallasc.specs.gpus import ARCH, ARCHITECTURES, device_names
 from pallasc.specs.spelling import nearest, suggestion, values_text
 
 
-def select(
-    candidates: Sequence[Candidate],
-    device: Device,
-    arrays: Sequence[ArrayType] | None = None,
-    *,
-    likely: Sequence[Candidate] | None = None,
-) -> Candidate:
-    """Return the variant that fits.
-
-    Args:
-        candidates: variants of one kernel.
-        device: the GPU to run on.
-        arrays: dtype and shape of each input; None for any.
-        likely: the variants that take these arrays, if known; the others are only used to explain
-            why none fits.
-
-    Raises:
-        SelectionError: no variant fits, and the message has the reason for each; or several that
-            differ in their parameters fit.
-    """
-    looked_at = candidates if likely is None else likely
-    fitting = [candidate for candidate in looked_at if refusal(candidate, device, arrays) is None]
-    if not fitting:
-        reasons = [refusal(candidate, device, arrays) for candidate in candidates]
-        raise none_fits(candidates, reasons, device, arrays)
-    points = {point(candidate): candidate for candidate in fitting}
-    if len(points) > 1:
-        raise several_fit(list(points.values()))
-    return likest(fitting, device)
-
-
 def likest(candidates: Sequence[Candidate], device: Device) -> Candidate:
     """Return the variant whose model is most similar to a GPU."""
     return min(candidates, key=lambda candidate: _distance(candidate, device))
-
-
-def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Return the variant with the most similar model, for each matrix point and set of arrays.
-
-    Raises:
-        SelectionError: none can run on this GPU.
-    """
-    reasons = [device_refusal(candidate, device) for candidate in candidates]
-    best: dict[Any, Candidate] = {}
-    for candidate, reason in zip(candidates, reasons, strict=True):
-        if reason is None:
-            key = (point(candidate), candidate.arrays)
-            best[key] = min(
-                (best.get(key, candidate), candidate), key=lambda other: _distance(other, device)
-            )
-    if not best:
-        raise none_fits(candidates, reasons, device)
-    return list(best.values())
 
 
 def refusal(candidate: Candidate, device: Device, arrays: Sequence[ArrayType] | None) -> str | None:
@@ -181,11 +131,6 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
                 f"SMs; this GPU has {device.sm_count} and could deadlock"
             )
     return None
-
-
-def point(candidate: Candidate) -> tuple[Any, ...]:
-    """Return a variant's point in the matrix; 1 and True are different."""
-    return tuple(sorted((name, str(type(own)), own) for name, own in candidate.params.items()))
 
 
 def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | None:
