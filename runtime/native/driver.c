@@ -282,14 +282,9 @@ int enter_context(struct entered *entered, cuda_context context, int ordinal)
     return status;
 }
 
-int enter_device(struct entered *entered, const struct device *device)
-{
-    return enter_context(entered, device->context, device->ordinal);
-}
-
 int enter_quietly(struct entered *entered, const struct device *device)
 {
-    int status = enter_device(entered, device);
+    int status = enter_context(entered, device->context, device->ordinal);
     return status ? status : leave_captures_alone(entered);
 }
 

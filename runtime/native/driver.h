@@ -49,7 +49,6 @@ int answer(int result, const char *function, const char *what);
 struct entered {
     int has_pushed, has_exchanged, mode;
 };
-int enter_device(struct entered *entered, const struct device *device);
 int enter_context(struct entered *entered, cuda_context context, int ordinal);
 int leave_captures_alone(struct entered *entered);
 int enter_quietly(struct entered *entered, const struct device *device); /* both */

@@ -80,8 +80,6 @@ typedef struct program {
     void *context; /* the device's primary context */
     int (*current_context)(void **context);
     int (*current_device)(int *device);
-    int array_count;
-    bool uses_workspace;
     _Atomic(unsigned) stream_count;
     _Atomic(void *) streams[MOST_STREAMS];
 } program;
@@ -119,16 +117,15 @@ static void add_stream(program *self, void *stream)
  * runtime/calls/native_path.py passes: it checks the number of arrays, and plans are checked when they
  * are read. */
 
-/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice, arrays,
- * uses_workspace) */
+/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice) */
 static PyObject *make_program(PyObject *module, PyObject *args)
 {
     PyObject *owner;
     unsigned long long launch, plan, context, current, ask_device;
-    int device, arrays, uses_workspace;
+    int device;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OKKiKKKip:program", &owner, &launch, &plan, &device, &context,
-                          &current, &ask_device, &arrays, &uses_workspace))
+    if (!PyArg_ParseTuple(args, "OKKiKKK:program", &owner, &launch, &plan, &device, &context,
+                          &current, &ask_device))
         return NULL;
     program *self = PyObject_New(program, program_type);
     if (!self)
@@ -140,8 +137,6 @@ static PyObject *make_program(PyObject *module, PyObject *args)
     self->context = (void *)(uintptr_t)context;
     self->current_context = (int (*)(void **))(uintptr_t)current;
     self->current_device = (int (*)(int *))(uintptr_t)ask_device;
-    self->array_count = arrays;
-    self->uses_workspace = uses_workspace != 0;
     atomic_init(&self->stream_count, 0);
     for (int n = 0; n < MOST_STREAMS; n++)
         atomic_init(&self->streams[n], NULL);
@@ -582,13 +577,6 @@ static route *choose(call *own)
     return NULL;
 }
 
-/* Returns whether a call of a route has all the arrays that the plan uses. */
-static bool fits(const route *way, const program *ready)
-{
-    return ready->array_count == way->input_count + way->result_count &&
-           (way->new_workspace || !ready->uses_workspace);
-}
-
 /* The program for a device, as a new reference, since a fork within the call makes fronts drop
  * theirs; NULL if Python must handle the call. Python creates it on first use. */
 static program *program_on(route *way, int device)
@@ -603,7 +591,7 @@ static program *program_on(route *way, int device)
         forget_error();
         return NULL;
     }
-    if (Py_TYPE(made) != program_type || !fits(way, (program *)made)) {
+    if (Py_TYPE(made) != program_type) {
         way->is_slow_on[device] = made == Py_False;
         Py_DECREF(made);
         return NULL;

@@ -187,11 +187,10 @@ static char *text_of(const ffi_attributes *attributes, const char *name)
     return text ? strndup(text->data, text->size) : strdup("");
 }
 
-/* Appends a reason as a line, without its remedy; a long list is cut. */
-static void add_reason(char reasons[REASON_BYTES], const char *line)
+/* Appends the first line of a message, without its remedy. */
+static void add_reason(char reasons[REASON_BYTES], const char *message)
 {
-    size_t at = strlen(reasons);
-    snprintf(reasons + at, REASON_BYTES - at, "\n  %.*s", (int)strcspn(line, "\n"), line);
+    append(reasons, REASON_BYTES, "\n  %.*s", (int)strcspn(message, "\n"), message);
 }
 
 static int same_arrays(const pallasc_plan *one, const pallasc_plan *other)
