@@ -284,11 +284,8 @@ class Variants:
 
     def _alike(self, candidate: Candidate) -> tuple[list[Candidate], bool]:
         """Return the variants of a route, and True if no others take its arrays on GPUs here."""
-        # Skip variants that the table never picks here, so that their artifacts are not read.
-        taken = self.selector.taken_here(candidate, candidate.arrays)
-        if taken is None:
-            rivals = self.types[candidate.arrays]
-            taken = [own for own in rivals if own is candidate or may_run(own)]
+        # Variants that no GPU here uses are skipped, so that their artifacts are not read.
+        taken = self.selector.taken_here(candidate)
         # Comparing outputs first rules out most others without reading their artifacts.
         alike = [
             own for own in taken if own.types == candidate.types and own.kind == candidate.kind

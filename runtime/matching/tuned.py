@@ -15,6 +15,7 @@ come here. If nothing was tuned, all variants of a group may be used.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from pallasc.errors import SelectionError
@@ -233,22 +234,13 @@ class Selector:
             raise refused[0]
         return chosen
 
-    def taken_here(self, chosen: Candidate, types: Types) -> list[Candidate] | None:
-        """Return the variants used by this process's GPUs, None if no row decides or one has none.
-
-        Args:
-            chosen: the variant used on one of them.
-            types: the arrays.
-        """
-        if not self.is_tuned:
-            return None
+    def taken_here(self, chosen: Candidate) -> list[Candidate]:
+        """Return the variants that this process's GPUs use for the arrays of one of them."""
         models = device_models()
-        if len(models) == 1:
-            return [chosen]
-        try:
-            taken = [chosen, *(self.select(device, types) for device in models)]
-        except SelectionError:
-            return None
+        taken = [chosen]
+        for device in models if len(models) > 1 else ():
+            with suppress(SelectionError):  # calls on that GPU are rejected
+                taken.append(self.select(device, chosen.arrays))
         return list({id(own): own for own in taken}.values())
 
     def _index(self, device: Device) -> Mapping[Types, Sequence[Candidate]]:
