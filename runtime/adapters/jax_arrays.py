@@ -454,7 +454,7 @@ def _launch(
     views = [_view(buffer) for buffer in (*arrays, *results)]
     ordinal = views[0].device or 0
     pointers = [view.pointer for view in views]
-    route = kernel.route(ordinal, types, pointers[: len(arrays)])
+    route = kernel.route(ordinal, types)
     place = _view(workspace).pointer if route.workspace_bytes else None
     route.enqueue(int(context.stream), ordinal, pointers, place)
 
