@@ -42,9 +42,9 @@ _Found = TypeVar("_Found")
 _MOST_CODE_BYTES = 1 << 20
 """Maximum per file: 2 s of nvdisasm."""
 _LEAST_CODE_BYTES = 1 << 17
-"""Minimum per file when several have the same kind: 0.3 s, about nvdisasm's startup time."""
+"""Minimum per file if several kernels share a header: 0.3 s, about nvdisasm's startup."""
 _LONGEST_S = 600.0
-"""No cubin of the coverage table takes a minute."""
+"""Timeout; cubins of docs/coverage.md take under a minute."""
 
 _TEXT, _INFO = ".text.", ".nv.info."
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -169,11 +169,11 @@ def _attributes(elf: Elf, kernel: str) -> bytes:
 
 
 def _batches(pieces: Sequence[_Piece], jobs: int) -> Iterator[list[_Piece]]:
-    """Split the kernels of each kind into files, one per job within the size limits."""
-    kinds: dict[bytes, list[_Piece]] = {}
+    """Split kernels with equal headers into files: one per job, within the size limits."""
+    by_header: dict[bytes, list[_Piece]] = {}
     for piece in pieces:
-        kinds.setdefault(piece.header, []).append(piece)
-    for same in kinds.values():
+        by_header.setdefault(piece.header, []).append(piece)
+    for same in by_header.values():
         share = sum(len(piece.content) for piece in same) // jobs
         most = min(max(share, _LEAST_CODE_BYTES), _MOST_CODE_BYTES)
         batch: list[_Piece] = []
@@ -201,7 +201,7 @@ def _together(batch: Sequence[_Piece]) -> dict[_Piece, Code | None]:
 
 
 def _joined(pieces: Sequence[_Piece]) -> bytes:
-    """Join kernels of one kind into a file: strings, symbols, and two sections for each kernel."""
+    """Join kernels with equal headers into a file: strings, symbols, two sections per kernel."""
     strings, places = bytearray(1), dict[str, int]()
 
     def add(name: str) -> int:

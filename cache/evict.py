@@ -1,10 +1,10 @@
 """Eviction: limits of a store, and the decision which files to evict. Nothing is changed on disk.
 
-Records and packs are evicted in the order of their last use until the rest fits the limits. A blob
-is evicted with the last record that names it, and a manifest with the record that it leads to. A
-pack is evicted as a whole. Records that the caller keeps or that a running build holds stay, and so
-does a pack that contains one, even if the store remains too large; they are reported with the
-reason.
+Records and packs (see `inventory.Unit`) are evicted, least recently used first, until the rest fits
+the limits. A blob is evicted with the last record that names it, and a manifest with the record
+that it leads to. A pack is evicted as a whole. Records kept by the caller or held by a running
+build stay, as does a pack that contains one, even if the store remains too large; they are reported
+with the reason.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class Plan(NamedTuple):
 
     Attributes:
         evictions: records and packs, in eviction order.
-        orphans: blobs that no record names, or no remaining record.
-        dangling: manifests that lead to no record, or to no remaining record, or are too old.
+        orphans: blobs that no remaining record names.
+        dangling: manifests that lead to no remaining record, or are too old.
         bytes_before, bytes_after: size of the store.
         retained: files kept although a limit would evict them, by reason.
         complete: the inventory is complete; otherwise nothing is removed.

@@ -176,7 +176,7 @@ def _is_interrupted(checking: Checking, look_up: Callable[[], None], *, only_sto
 
 
 class Demand(NamedTuple):
-    """A variant to check, and the index in the build list of the variant to run for it."""
+    """A variant to check; `number` is the index of the built variant that is run for it."""
 
     variant: Variant
     number: int
@@ -262,7 +262,7 @@ def _check_of(checking: Checking, candidate: Candidate) -> VariantCheck:
 
 
 def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
-    """Return the variant asked about, None if the variant to run did not compile."""
+    """Return the candidate of a demand, None if its built variant did not compile."""
     made = _made(report.results[demand.number])
     return made and replace(made, id=demand.variant.id, variant=demand.variant)
 
@@ -293,7 +293,7 @@ def _checked(
 def _built(demand: Demand, report: BuildReport) -> VariantResult:
     """Return the build result of a demand.
 
-    The error of a variant that is checked for another names the sizes of the spec's `check`.
+    If a variant stands in for another, its error names the sizes in the spec's `check`.
     """
     built = report.results[demand.number]
     if built.error is None or demand.variant.check is None:

@@ -66,7 +66,7 @@ class BuildCommand(Command):
 @click.option("--watch", is_flag=True, help="Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
-@options.file_option("--baseline", 'Lock or bundle for budgets such as registers: "+8".')
+@options.file_option("--baseline", 'Lock or bundle that budgets like "+8" refer to.')
 @click.option("--explain", is_flag=True, help="Explain each cache miss, field by field.")
 @options.fail_on_warning_option
 @options.quiet_option

@@ -71,7 +71,7 @@ bundle_option = options.output_option(
 @click.option(
     "--lines",
     is_flag=True,
-    help="Include your source lines with their text, for `pallasc inspect`.",
+    help="Include source line numbers and text, for `pallasc inspect`.",
 )
 @click.option(
     "--level",

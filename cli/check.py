@@ -70,9 +70,9 @@ def command(
 ) -> int:
     """Check the variants of SPECS for mistakes, without a GPU.
 
-    SPECS are specs, bundles, or action keys or digests of artifacts in the store (the first six
+    SPECS are specs, bundles, or stored artifacts, given by action key or digest (the first six
     digits are enough). Variants that are not in the store are compiled first. Bundles and keys have
-    no source; levels that need it are reported as "not checked".
+    no source; checks that need it are reported as "not checked".
 
     Each level of each variant prints one line: "passed", "found" with the findings and your source
     lines, or "not checked" with the reason. Results are stored; unchanged variants are not checked

@@ -47,7 +47,7 @@ _CHOSEN = "pallasc.cli.inspect.views"
 
 
 def _view(name: str, text: str) -> Callable[[Any], Any]:
-    """Return an option that selects a view; views are shown in the order of the command line."""
+    """Return an option that selects a view; views are shown in command-line order."""
 
     def choose(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
         if flag:
@@ -67,7 +67,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 @_view("sass", "Show the machine code, disassembled with nvdisasm.")
 @_view(
     "resources",
-    "Show registers, spills, and shared memory; occupancy, work, and bounds of launches.",
+    "Show registers, spills, and shared memory; occupancy, work, and roofline of launches.",
 )
 @_view(
     "lines",
@@ -75,7 +75,8 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "memory accesses, waits, live registers; and the allocations of shared memory.",
 )
 @_view(
-    "debug-output", "Show the output of tracing, as with debug=True, and the prints of the kernel."
+    "debug-output",
+    "Show the output of tracing, as with debug=True, and the kernel's debug_print texts.",
 )
 @_view("json", "Print the complete artifact records as JSON; see docs/json.md.")
 @click.option("--source", is_flag=True, help="Interleave --sass and --ptx with your source lines.")
@@ -95,11 +96,11 @@ def command(
 ) -> int:
     """Show the compiled variants of SPECS; without a view option, a summary.
 
-    SPECS are specs, bundles, or action keys or digests of artifacts in the store (the first six
+    SPECS are specs, bundles, or stored artifacts, given by action key or digest (the first six
     digits are enough). Variants that are not in the store are compiled first, with a message on
     standard error.
 
-    Views are shown in the order of their options. --json can be combined with --lines and
+    Views are shown in command-line order. --json can be combined with --lines and
     --resources only.
 
     For --lines and --source, variants are compiled again with source lines, unless the store
@@ -176,7 +177,7 @@ def _extract(bundles: Sequence[Path], folder: Path, selection: options.Selection
 
 
 def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
-    """Return the views to show, in the order of the command line.
+    """Return the views to show, in command-line order.
 
     Args:
         ctx: context of the command.

@@ -417,13 +417,13 @@ def collect(request: Request, device: Device, *, every: bool) -> list[Chosen]:
     """
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
-    from pallasc.runtime.matching.selection import select
+    from pallasc.runtime.matching.tuned import Selector
 
     points: dict[object, dict[Candidate, Variant]] = {}
     for variant, artifact in request.compiled(fitting(request.variants, device, every=every)):
         candidate = Candidate(variant.name, dict(variant.params), artifact)
         points.setdefault((variant.name, variant.params), {})[candidate] = variant
-    best = [(candidates, select(list(candidates), device)) for candidates in points.values()]
+    best = [(candidates, Selector(candidates).select(device)) for candidates in points.values()]
     return [Chosen(candidates[own], own.artifact, Route([own])) for candidates, own in best]
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     "--timings/--no-timings",
     default=True,
     show_default=True,
-    help="Include date, machine, and build time. Without, the same inputs give the same bytes.",
+    help="Include date, machine, build time; without them, the same inputs give the same bytes.",
 )
 @options.selection_options
 @options.quiet_option
@@ -47,7 +47,7 @@ def command(
 ) -> int:
     """Write an HTML report about the variants of SPECS.
 
-    SPECS are specs, bundles, or action keys or digests of artifacts in the store (the first six
+    SPECS are specs, bundles, or stored artifacts, given by action key or digest (the first six
     digits are enough). Variants that are not in the store are compiled first.
 
     The report is a single file that loads nothing from elsewhere. It has an overview, a page for

@@ -57,12 +57,12 @@ def compile(
             None, or pytrees of these. A `pallasc.Call` is replaced by its result.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
         mesh: axes and sizes of the device mesh, `{"x": 4}`; `arrays` are one device's arrays.
-        isolated: compile in a worker process; the function must be importable. By default this
-            process compiles, for one architecture only. Required if JAX has already initialized
-            devices in this process, which any computation does.
+        isolated: required if JAX has already initialized devices in this process, as any
+            computation does. Compile in a worker process; the function must be importable. By
+            default this process compiles, for one architecture only.
         ptxas: an assembler to use instead of the installed wheel's.
         store: with `isolated`, the store to read from and add to, by default the user's; a
-            function with unchanged sources is not traced. Without, nothing is kept.
+            function with unchanged sources is not traced. Without `isolated`, nothing is kept.
         static: further keyword arguments, passed unchanged. With `isolated`, they must be plain
             data, `pallasc.Call`, or `pallasc.Ref`.
 
@@ -181,8 +181,9 @@ class _XlaWorker:
     """A worker in which XLA compiles if it would use a different assembler in this process.
 
     This process may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled
-    before; and the system's device library cannot be hidden in it (`toolkit`). Tracing and lowering
-    stay in this process, so that closures compile; the module and XLA's options go to the worker.
+    before, and cannot hide the system's device library from Mosaic (`toolkit`). Tracing and
+    lowering stay in this process, so that closures compile; the module and XLA's options go to the
+    worker.
     """
 
     def __init__(self, setup: Setup) -> None:

@@ -372,8 +372,7 @@ class Kernel(Variants):
             if allocates:
                 return form.launch(*arrays, stream=stream, **named)
             return form.into(*arrays, out=out, stream=stream, **named)
-        leaves, params = self.arguments.bind(arrays, named)
-        kernel = self.with_params(params) if params else self
+        leaves, kernel = self.bind(arrays, named)
         call = Call(kernel, leaves, out, stream, allocates)
         adapters = call.adapters()
         for adapter in adapters:
@@ -391,8 +390,7 @@ class Kernel(Variants):
     ) -> tuple[Kernel, tuple[ArrayType, ...], Padding | None]:
         """Return the variants for a call, the types of their arrays, and how to pad the call's."""
         form = self if self._forms is None else self._forms.choose(arrays, named)
-        leaves, params = form.arguments.bind(arrays, named)
-        kernel = form.with_params(params) if params else form
+        leaves, kernel = form.bind(arrays, named)
         types = tuple(self._types(leaves))
         if kernel.can_pad and types not in kernel.types:
             padding = kernel.padding(device_ordinal(device), types)

@@ -228,6 +228,14 @@ class Variant(Struct, frozen=True, eq=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Variant) and _without_places(self) == _without_places(other)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it without places, which belong to a file that this process has read."""
+        return type(self)._from_fields, ({**asdict(self), "places": {}},)
+
+    @classmethod
+    def _from_fields(cls, fields: Mapping[str, Any]) -> Variant:
+        return cls(**fields)
+
     def where(self, path: str) -> Location:
         """Return the position of a field such as `static.tile`, or of its nearest ancestor."""
         parts = path.split(".")

@@ -1,8 +1,8 @@
-"""Measure a job: each contest, from its first process to its winner.
+"""Measure a job: each key's contest, from first process to winner.
 
 The file of results contains everything that is known, so an interrupted run continues where it
 stopped. A round is written when it is complete; an interrupted round does not count. Before the
-first round, all points are launched, and points with wrong results are lost.
+first round, all points are launched, and points with wrong results are excluded.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Match:
         return self.kernel, self.key, self.at
 
     def sort_key(self) -> tuple[object, ...]:
-        """Return the key of its place in a job: kernel and key, small numbers first."""
+        """Return its sort key in a job: kernel, then key, small numbers first."""
         values = (*self.key, *self.at.values())
         return self.kernel, *((isinstance(own, str), own or 0) for own in values)
 
@@ -135,8 +135,8 @@ def _is_for(entry: Entry, device: Device) -> bool:
 class Referee:
     """Provides the inputs of the points of one contest, and judges their outputs.
 
-    Outputs must agree with the job's reference values, which cover some elements. The first outputs
-    that do are the standard for all elements of the others.
+    Outputs must agree with the job's reference values, which cover some elements. The first that
+    agree are the standard for all elements of the others.
 
     Attributes:
         bundle: the job.
@@ -184,7 +184,7 @@ class Referee:
 
 
 def _of_two(reference: Reference | None) -> tuple[float, float] | None:
-    """Return `rtol` and `atol` for two results that agree with a reference, None without one."""
+    """Return `rtol` and `atol` to compare outputs that match `reference`; None if it is None."""
     if reference is None:
         return None
     rtol = 2 * reference.rtol / max(0.5, 1 - reference.rtol)
@@ -275,7 +275,7 @@ class Points:
                 self._most = len(self.ready)
 
     def time_us(self, name: str) -> float:
-        """Measure the current time of a launch of a ready point, in microseconds.
+        """Measure how long a launch of a ready point takes, in microseconds.
 
         Raises:
             PointError: it failed, or took too long.
@@ -346,7 +346,7 @@ class Points:
                 raise
             raise DeviceError(
                 f"GPU {self._setup.ordinal} cannot be used by a new process: {error.why}",
-                hint="See nvidia-smi. The results so far are kept; the same command goes on.",
+                hint="See nvidia-smi. The results so far are kept; repeat the command to continue.",
             ) from None
 
     def _input_memory(self, name: str) -> list[int]:
@@ -370,7 +370,7 @@ class Listener(Protocol):
     """Receives the progress of a run."""
 
     def failed(self, name: str, why: str) -> None:
-        """A point is lost."""
+        """A point is excluded."""
 
     def done(self, match: Match, contest: Contest) -> None:
         """A contest has ended."""
@@ -385,7 +385,7 @@ class Run:
         setup: how processes launch and measure.
         rules: when a contest ends.
         conditions: reads the state of the GPU.
-        referee: returns what provides the inputs of a contest and judges its outputs.
+        referee: returns the `Referee` of a contest.
         listener: receives the progress.
     """
 
@@ -428,10 +428,10 @@ class Run:
             points.close()
 
     def _check(self, match: Match, points: Points) -> None:
-        """Launch all points before any is measured, and lose the ones with wrong results.
+        """Launch all points before any is measured, and exclude those with wrong results.
 
-        The first right result is the standard: of points that were right before an interruption,
-        then of the default.
+        The first right result is the standard; points already right before an interruption go
+        first, then the default.
         """
         known, entries = dict(self._contest(match).points), match.entries
         if known.keys() >= entries.keys():
@@ -445,12 +445,12 @@ class Run:
                 if name not in known:
                     self._note(match, name)
             except PointError as error:
-                self._lose(match, points, name, error.why)
+                self._exclude(match, points, name, error.why)
             if len(left) > self.rules.together:  # they cannot all stay, so start the next ones
                 points.end(name)
 
     def _round(self, match: Match, points: Points, decision: Measure) -> None:
-        """Measure each point once; lost points are recorded, and the others count."""
+        """Measure each point once; excluded points are recorded, and the others count."""
         points.start(decision.ids)  # starting takes most of the time, so processes start together
         times_us, spent_s = {}, self._contest(match).spent_s
         for name in decision.ids:
@@ -460,7 +460,7 @@ class Run:
                 times_us[name] = points.time_us(name)
                 spent_s += time.monotonic() - began_s
             except PointError as error:
-                self._lose(match, points, name, error.why)
+                self._exclude(match, points, name, error.why)
         if times_us:
             known: dict[str, Any] = self.conditions.read()
             spent_s = round(spent_s, 6)
@@ -469,8 +469,8 @@ class Run:
             )
             self.file.add(times)
 
-    def _lose(self, match: Match, points: Points, name: str, why: str) -> None:
-        """Record a lost point, then end its process.
+    def _exclude(self, match: Match, points: Points, name: str, why: str) -> None:
+        """Record an excluded point, then end its process.
 
         Raises:
             DeviceError: the process does not end; the next run skips the point.

@@ -132,7 +132,7 @@ class Picked:
 
     @property
     def unserved(self) -> list[Key]:
-        """The keys for which no used configuration was measured."""
+        """The keys for which no picked configuration was measured."""
         return [own.key for own in self.keys if own.use is None]
 
     @property

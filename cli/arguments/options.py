@@ -178,7 +178,7 @@ selection_options = together(
     click.option(
         "--all-points",
         is_flag=True,
-        help="Select all points of tuned kernels, not only the ones that their tables use.",
+        help="Select all points of tuned kernels, not only those in their tuning tables.",
     ),
     selecting,
 )
@@ -306,7 +306,7 @@ executor_option = click.option(
     callback=_executor,
     envvar="PALLASC_EXECUTOR",
     metavar="ADDRESS",
-    help="Compile on Dask: dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster here.",
+    help='Compile on Dask: dask://HOST:8786, dask+tls://HOST:8786, or "dask:" (a local cluster).',
 )
 
 fail_on_warning_option = click.option(

@@ -480,7 +480,7 @@ shard_option = click.option(
     "--shard",
     callback=read_by(_shard),
     metavar="K/N",
-    help="Run shard K of N, e.g. 3/8. Needs the same lock in all N.",
+    help="Run shard K of N, e.g. 3/8. All N need the same lock file.",
 )
 
 

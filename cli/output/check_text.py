@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from pallasc.checks.check import Candidate, Events
 from pallasc.checks.findings import Status
+from pallasc.checks.levels import LEVELS
 from pallasc.cli.output.build_text import warning_lines
 from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, built, checked, unbuilt
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
@@ -27,6 +28,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 _TOTALS: Mapping[str, str] = {"found": "found mistakes"}
 """Words for a status in totals, if they differ from it."""
 _WIDTH = max(map(len, STATUSES))
+_LEVEL_WIDTH = max(map(len, LEVELS))
 _FROM_STORE = "from the store"
 _MOST_ERROR_LINES = 20
 _MOST_LEFT = 20
@@ -35,9 +37,10 @@ _MOST_LEFT = 20
 
 def outcome_lines(outcome: Outcome) -> Iterator[str]:
     """Yield the lines of a variant at one level, or of a variant that failed to compile."""
-    status, name = f"{outcome.status or 'not checked':<{_WIDTH}}", one_line(outcome.id)
+    status = outcome.status or "not checked"
     if outcome.suite == UNBUILT and outcome.error is not None:
-        yield f"{status}  all  {name}: it did not compile: {error_line(outcome.error).rstrip('.')}"
+        why = error_line(outcome.error).rstrip(".")
+        yield f"{_head(status, 'all', outcome)}: it did not compile: {why}"
         for line in (outcome.error.hint or "").splitlines():
             yield f"  {one_line(line.strip())}"
         return
@@ -46,16 +49,21 @@ def outcome_lines(outcome: Outcome) -> Iterator[str]:
     end = f"  {', '.join(facts)}"
     if outcome.status == "not checked":
         end = f": {one_line(outcome.message)}"
-    yield f"{status}  {outcome.suite}  {name}{end}"
+    yield f"{_head(status, outcome.suite, outcome)}{end}"
     for finding in outcome.findings:
         yield from finding_lines(finding, outcome.place)
+
+
+def _head(status: str, level: str, outcome: Outcome) -> str:
+    """Return the start of a line: aligned status and level, and the variant."""
+    return f"{status:<{_WIDTH}}  {level:<{_LEVEL_WIDTH}}  {one_line(outcome.id)}"
 
 
 def interrupted_lines(run: Run) -> Iterator[str]:
     """Yield one line for each level of a variant that lacks a result because of an interrupt."""
     left = [outcome for outcome in run.outcomes if outcome.message == INTERRUPTED]
     for outcome in left[:_MOST_LEFT]:
-        yield f"{'not checked':<{_WIDTH}}  {outcome.suite}  {one_line(outcome.id)}: interrupted"
+        yield f"{_head('not checked', outcome.suite, outcome)}: interrupted"
     if len(left) > _MOST_LEFT:
         yield f"{'not checked':<{_WIDTH}}  and {len(left) - _MOST_LEFT:,} more"
 

@@ -73,15 +73,15 @@ def command(
 ) -> int:
     """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
-    A configuration is a set of values of the tuned parameters. Pick selects few configurations such
-    that every key has one within --within of its best, and fast ones among those. A configuration
-    counts only if the measurements show that it is within the limit. Each bucket gets one row; a
-    key that this row does not suit gets its own row. Rows of other GPUs are kept, and rows of keys
-    and buckets without measurements. The same results give the same bytes, in any order.
+    A configuration is a set of values of the tuned parameters. Pick selects few, fast
+    configurations such that every key has one within --within of its best. A configuration counts
+    only if the measurements show that it is within the limit. Each bucket of keys gets one row; a
+    key that it does not suit gets its own. Rows of other GPUs, and of keys and buckets without
+    measurements, are kept. The same results give the same bytes, in any order.
 
-    Pick rejects results of two GPUs and of a GPU that the points are not compiled for; truncated
-    results, and results older than a row; and two files with results of one key. Each row records
-    the digest of the measured artifact; a build warns if its variant compiles to a different one.
+    Pick rejects truncated results, results of two GPUs or of a GPU that the points are not compiled
+    for, results older than a row, and two files for one key. Each row records the digest of the
+    measured artifact; a build warns if its variant compiles to a different one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
@@ -108,7 +108,7 @@ def command(
     if not tuned:
         raise SpecError(
             f"no kernel of {', '.join(work.specs)} has 'tune'.",
-            hint="Name the tuned parameters in the spec, plan, and measure.",
+            hint="Name tuned parameters in the spec, then plan and measure.",
         )
     models = [model for spec in tuned for model in spec.models.values()]
     results = [with_model(file, models) for file in results]
@@ -194,9 +194,9 @@ def _text(picked: Picked, tune: Tune) -> str:
     used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     lines = [
-        f"{name}: {len(picked.uses)} of {count(len(picked.configurations), 'configuration')} and "
-        f"{used} of {count(measured, 'artifact')} for {count(len(picked.served), 'key')}; slower "
-        f"than the best by {mean:.2f} % in the geometric mean, {worst:.2f} % at most"
+        f"{name}: uses {len(picked.uses)} of {count(len(picked.configurations), 'configuration')} "
+        f"and {used} of {count(measured, 'artifact')} for {count(len(picked.served), 'key')}; "
+        f"slower than the best by {mean:.2f} % (geometric mean), at most {worst:.2f} %"
     ]
     losses = {canonical_text(list(own.key)): own.option.loss for own in picked.served}
     rows = [
@@ -227,7 +227,7 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     name = picked.name
     found = {
         f"not known to be within {within:g} % of the best": picked.beyond,
-        "no used configuration was measured, so no row is written": picked.unserved,
+        "no picked configuration was measured, so no row is written": picked.unserved,
         "continue with pallasc tune run; not completely measured": picked.unfinished,
         "no point has valid times": picked.without,
     }

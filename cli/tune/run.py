@@ -54,11 +54,11 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
     metavar="PERCENT",
     help="Stop when no other point can be faster than the best by more than this.",
 )
-@count_option("--rounds", "Maximum number of rounds to compare two points.", default=200)
+@count_option("--rounds", "Rounds of a pair of points before the median decides.", default=200)
 @_seconds_option("--seconds", "Maximum time to measure one key, in seconds.", "seconds")
 @count_option(
     "--together",
-    "Number of points of a key to measure in turn; fewer if memory runs out.",
+    "Points of a key to run at once, one process each; fewer if memory runs out.",
     least=2,
     default=8,
 )
@@ -66,7 +66,7 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
 @click.option("--cold", is_flag=True, help="Empty the L2 cache before each launch.")
 @_seconds_option(
     "--timeout",
-    "Give up a point if a start, a launch, or a round takes longer, in seconds.",
+    "Fail a point if its start, launch, or round takes longer, in seconds.",
     "timeout_s",
 )
 @click.option(
@@ -95,15 +95,15 @@ def command(
     """Measure the points of JOB, a bundle from pallasc tune plan, on a local GPU.
 
     JAX and a compiler are not needed. Each point runs in a separate process, so a point that hangs
-    or fails does not affect the others. All points of a key are launched before the first is
-    measured. Their outputs are compared with the reference values of the job, if any, and in all
-    elements with the first valid output, which is the default's if the spec has one. Points with a
-    different result are not measured.
+    or fails does not affect the others. All points of a key (one tuned problem) are launched before
+    measuring. Outputs are compared with the job's reference values, if any, and, in all elements,
+    with the first valid output: the output of the spec's default, if any. Points with a different
+    result are not measured.
 
     Points of a key are measured in rounds, once per round, in changing order. After each round,
     points that are known to be slower are dropped. A key is done when its best point is known, when
-    no other point is faster by more than --within, or when its budget is used up. About one key in
-    a hundred may get a worse winner; see docs/tuning.md.
+    no other point is faster by more than --within, or when --rounds or --seconds run out. About one
+    key in a hundred may get the wrong winner; see docs/tuning.md.
 
     Results are on disk before the next round begins. To resume an interrupted run, repeat the
     command; if every key is done, nothing changes. Results of a different job or GPU, or with
@@ -219,8 +219,8 @@ class _Progress(NamedTuple):
 def _contest_line(match: Match, contest: Contest) -> str:
     """Return the line of a finished contest: winner, its time, and the reason."""
     rounds = count(len(contest.rounds), "round")
-    lost = f", {len(contest.failed)} failed" if contest.failed else ""
-    of = f"{count(len(match.entries), 'point')}{lost}, {rounds}"
+    failed = f", {len(contest.failed)} failed" if contest.failed else ""
+    of = f"{count(len(match.entries), 'point')}{failed}, {rounds}"
     if contest.winner is None:
         return f"{match.text}: {contest.done} ({of})"
     point = contest.points[contest.winner]

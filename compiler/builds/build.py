@@ -701,7 +701,7 @@ def _task(label: int, miss: Miss, lookup: Lookup) -> Task:
 
     def message() -> Compile:
         return Compile(
-            variant=replace(variant, tuning=None, places={}),
+            variant=replace(variant, tuning=None),
             request=request.key,
             fields=request_fields(variant, lookup.context),
             data=data_digests(variant, lookup.context.digests),

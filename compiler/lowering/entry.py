@@ -362,8 +362,8 @@ def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = Fals
     Args:
         tree: arrays, or their shapes, in containers and nodes.
         path: the name of its first level.
-        bindings: a binding is added for each array, whose `buffer` is the leaf's number.
-        is_input: name the children of nodes as their type does, and include its static data.
+        bindings: receives one per array, with the leaf's number as `buffer`.
+        is_input: name a node's children as its type does, and include its static data.
     """
     if tree is None:
         return None

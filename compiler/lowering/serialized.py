@@ -55,7 +55,7 @@ def parse_executable(data: bytes) -> Any:
         return _read_split(outer.serialized_executable, "GpuExecutableProto")
     except CompileError:
         raise
-    except Exception as error:  # many kinds: what is damaged decides
+    except Exception as error:  # its type depends on the damage
         raise CompileError(f"the serialized executable is not readable: {error}") from error
 
 
@@ -279,12 +279,12 @@ MosaicGpuKernelProto: version 1 int64, object_file 2 bytes, is_nvshmem_used 3 bo
 """
 """The part of XLA's protobuf schemas that is used to read executables.
 
-Field numbers are as in the OpenXLA repository: `xla/service/gpu/gpu_executable.proto`,
+Field numbers are as in OpenXLA's files: `xla/service/gpu/gpu_executable.proto`,
 `xla/backends/gpu/runtime/thunk.proto`, `custom_kernel.proto`, `copy_thunk.proto`,
 `dynamic_slice_fusion_thunk.proto`, `xla/service/{hlo,buffer_assignment,shaped_slice}.proto`,
 `xla/xla_data.proto`, `xla/stream_executor/{kernel_spec,launch_dim}.proto`,
-`xla/util/split_proto/split_proto.proto`, and `jaxlib/mosaic/gpu/mosaic_gpu.proto` in JAX's. If two
-XLA versions use one number for two different fields, the message is declared once for each version.
+`xla/util/split_proto/split_proto.proto`, and JAX's `jaxlib/mosaic/gpu/mosaic_gpu.proto`. If two XLA
+versions use one number for two different fields, the message is declared once for each version.
 
 One line per message: `Name: field number type, ...`; `*` marks a repeated field. A field that is
 never read has type `bytes`, and floats are read as their bits. A test compares every line with the

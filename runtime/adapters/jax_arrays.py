@@ -5,7 +5,8 @@ callback. In both cases XLA allocates the results. Memory for temporaries is an 
 nobody reads, so XLA allocates it too, and captured launches do not outlive it.
 
 The callback is called by `jax.experimental.buffer_callback`, which passes XLA's stream and buffers,
-and lets XLA capture its launches into command buffers. Such a program cannot be serialized.
+and lets XLA capture its launches into command buffers. Programs with callbacks cannot be
+serialized.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from pallasc.specs.spelling import an
 
 
 def types_of(kernel: Variants, arrays: Sequence[Any]) -> list[ArrayType]:
-    """Return the types of arrays with a variant's layouts, since XLA uses any layout requested.
+    """Return the types of arrays in a variant's layouts, to which XLA converts them.
 
     Variants whose arrays are row-major are preferred.
     """
@@ -87,7 +88,7 @@ def workspace_types(kernel: Variants, types: Sequence[ArrayType]) -> list[Any]:
 def varying(results: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
     """Mark results as varying over each `shard_map` axis that any of the arrays varies over.
 
-    JAX trusts these types: it sums gradients over devices where an array is the same on all.
+    JAX trusts these marks: it sums the gradients of unmarked arrays over devices.
     """
     import jax
 
@@ -194,7 +195,7 @@ def _batched(
             f"{name}: the variant for a batch of {axis_size} gives results of the shapes "
             f"{', '.join(map(str, map(list, found)))}, and jax.vmap needs "
             f"{', '.join(map(str, map(list, expected)))}.",
-            hint="Declare a kernel with defvmap that does to each part of a batch what this does.",
+            hint="Use defvmap to declare a kernel that does the same for each batch element.",
         )
     return results
 
@@ -225,8 +226,8 @@ def batched_form_of(kernel: Variants) -> Variants | None:
     batched: Variants | None = rules.find(names[0])
     if batched is None:
         raise ArgumentError(
-            f"{kernel.name} cannot be used under jax.vmap: its spec names the kernel "
-            f"{names[0]} for that, which was not opened with it.",
+            f"{kernel.name} cannot be used under jax.vmap: the kernel {names[0]}, which its spec "
+            "names, was not opened with it.",
             hint=f"Put {names[0]} into the bundle, or declare a kernel with defvmap.",
         )
     return like(batched, kernel)
@@ -235,9 +236,9 @@ def batched_form_of(kernel: Variants) -> Variants | None:
 def like(kernel: Variants, other: Variants) -> Variants:
     """Return a kernel's variants that match a call of another kernel.
 
-    The result is by digest if the other kernel is. Among variants for the same arrays and target,
-    those that have the matrix parameters shared by all of the other's variants are kept, if there
-    are any: a caller who chose a parameter for the call cannot choose it for the substitute kernel.
+    The result is `is_by_digest` if either kernel is. If all variants of the other kernel share a
+    matrix parameter, variants with it are preferred among those for the same arrays and target: a
+    caller who chose a parameter for the call cannot choose it for the substitute kernel.
     """
     first, *rest = other.variants
     shared = [
@@ -262,10 +263,10 @@ def like(kernel: Variants, other: Variants) -> Variants:
 
 
 def _narrowed(
-    candidates: Sequence[Candidate], wishes: Iterable[Mapping[str, object]]
+    candidates: Sequence[Candidate], filters: Iterable[Mapping[str, object]]
 ) -> Sequence[Candidate]:
-    """Narrow the candidates by each wish in turn that at least one of them meets."""
-    for params in wishes:
+    """Apply in turn each filter that at least one candidate passes."""
+    for params in filters:
         candidates = [own for own in candidates if has_params(own, params)] or candidates
     return candidates
 
@@ -340,9 +341,9 @@ def _by_kernel(
     if number not in choices:
         raise ArgumentError(
             f"the backward kernel of {kernel.name} must take {' or '.join(map(str, choices))} "
-            "arrays: its inputs, its results or not, and their cotangents. "
+            f"arrays: {kernel.name}'s inputs, optionally its results, and their cotangents. "
             f"{backward.name} takes {number}.",
-            hint="Pass defvjp a function that calls it as it has to be.",
+            hint="Pass defvjp a function that calls it with the right arrays.",
         )
     gradients = list(call(like(backward, kernel), choices[number]))
     places = [n for n, array in enumerate(arrays) if _has_derivative(array.dtype)]
@@ -425,7 +426,7 @@ def callback(
 
 
 def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
-    """Load the variant on each GPU that JAX may run it on: a command buffer cannot.
+    """Load the variant on each GPU JAX may use: command buffers cannot load.
 
     Errors are left to the callback to report: the function may be traced for other devices.
     """
@@ -453,7 +454,7 @@ def _launch(
     views = [_view(buffer) for buffer in (*arrays, *results)]
     ordinal = views[0].device or 0
     pointers = [view.pointer for view in views]
-    route = kernel.route(ordinal, types, pointers[: len(arrays)])
+    route = kernel.route(ordinal, types)
     place = _view(workspace).pointer if route.workspace_bytes else None
     route.enqueue(int(context.stream), ordinal, pointers, place)
 
@@ -491,7 +492,7 @@ class JaxAdapter(Adapter):
         return ArrayView(0, dtype, tuple(array.shape), True, None, is_writable=False)
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
-        """Reject: XLA allocates what a kernel in its programs writes.
+        """Reject: XLA allocates the outputs of kernels in its programs.
 
         Raises:
             ArgumentError: always.
@@ -551,8 +552,8 @@ def _leaves(kernel: Variants, arrays: Sequence[Any]) -> Sequence[Any]:
     # Report invalid arguments before JAX looks at them.
     kernel.signature_for(types_of(kernel, arrays))
     function = guarded(kernel, partial(_call, kernel), _leaves)
-    # Make all arrays vary over the same axes, so that gradients of those that did not are summed
-    # over devices.
+    # Make all arrays vary over the same axes, so that gradients of unvarying arrays are summed over
+    # devices.
     return function(*varying(arrays, arrays))
 
 
@@ -577,7 +578,7 @@ def _call(kernel: Variants, *arrays: Any) -> list[Any]:
 
 
 def _in_memory(array: Any, binding: Binding) -> Any:
-    """Return an array whose row-major memory has the layout that a kernel takes.
+    """Return an array transposed so that its row-major memory is the kernel's layout.
 
     XLA copies, unless the array already has that layout.
     """

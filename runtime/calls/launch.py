@@ -168,7 +168,7 @@ class Route:
     Args:
         candidates: the variants.
         is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
-            decide, and addresses do not matter.
+            decide, whatever the GPU.
         selector: chooses among the variants; None: no table decides.
 
     Attributes:

@@ -154,6 +154,15 @@ class Variants:
             variants = self._with_params.setdefault(key, variants)
         return variants
 
+    def bind(self, arrays: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sequence[Any], Self]:
+        """Return the inputs of a call, and the variants with its matrix parameters.
+
+        Raises:
+            ArgumentError: the arguments do not match the parameters, or no variant does.
+        """
+        leaves, params = self.arguments.bind(arrays, named)
+        return leaves, self.with_params(params) if params else self
+
     def of(
         self,
         candidates: Iterable[Candidate],
@@ -242,13 +251,8 @@ class Variants:
 
     # ---- routes
 
-    def route(
-        self,
-        ordinal: int | None,
-        arrays: Sequence[ArrayType],
-        addresses: Sequence[int] | None = None,
-    ) -> Route:
-        """Return the route for arrays of these types, at these addresses, on a device.
+    def route(self, ordinal: int | None, arrays: Sequence[ArrayType]) -> Route:
+        """Return the route for arrays of these types on a device.
 
         If `ordinal` is None, the current device is used.
 
@@ -261,15 +265,11 @@ class Variants:
         if ordinal is not None and (ordinal, types) in self._routes_of_types:
             return self._routes_of_types[ordinal, types]
         self.check_types(types)
-        if len(self.variants) == 1:
-            addresses = None  # binding them gives a clearer message
         device = get_device(current_device() if ordinal is None else ordinal)
-        candidate = self.selector.select(device, types, addresses)
+        candidate = self.selector.select(device, types)
         route = self._route_of(candidate)
         route.choose(candidate, device)
-        # Cached only if types alone decide: otherwise addresses may choose another route next time.
-        if route.is_only:
-            self._routes_of_types[device.ordinal, types] = route
+        self._routes_of_types[device.ordinal, types] = route
         return route
 
     def _route_of(self, candidate: Candidate) -> Route:
@@ -284,11 +284,8 @@ class Variants:
 
     def _alike(self, candidate: Candidate) -> tuple[list[Candidate], bool]:
         """Return the variants of a route, and True if no others take its arrays on GPUs here."""
-        # Skip variants that the table never picks here, so that their artifacts are not read.
-        taken = self.selector.taken_here(candidate, candidate.arrays)
-        if taken is None:
-            rivals = self.types[candidate.arrays]
-            taken = [own for own in rivals if own is candidate or may_run(own)]
+        # Variants that no GPU here uses are skipped, so that their artifacts are not read.
+        taken = self.selector.taken_here(candidate)
         # Comparing outputs first rules out most others without reading their artifacts.
         alike = [
             own for own in taken if own.types == candidate.types and own.kind == candidate.kind
@@ -360,14 +357,9 @@ class Call:
             check_copied(name, signature.inputs, inputs)
         types = tuple(self._types(inputs))
         padding = self.variants.padding(ordinal, types)
-        if padding is not None:
-            route = self.variants.route(ordinal, padding.types)
-        elif ordinal is None:
-            if not is_driver_open():
-                self._check_without_driver(inputs, types)
-            route = self.variants.route(None, types)  # copies have no fixed address
-        else:
-            route = self.variants.route(ordinal, types, [array.view.pointer for array in inputs])
+        if padding is None and ordinal is None and not is_driver_open():
+            self._check_without_driver(inputs, types)
+        route = self.variants.route(ordinal, types if padding is None else padding.types)
         _check_inputs(name, route.signature, inputs)
         prepared = None if padding is None else self.variants.prepared(route, types, padding)
         taken = route.signature if prepared is None else prepared.signature
@@ -604,8 +596,8 @@ class Forms(Generic[K]):
         fitting: list[_Fitting[K]] = []
         for form in self.kernels:
             try:
-                leaves, params = form.arguments.bind(arrays, named)
-                fitting.append(_Fitting(form, form.with_params(params) if params else form, leaves))
+                leaves, chosen = form.bind(arrays, named)
+                fitting.append(_Fitting(form, chosen, leaves))
             except ArgumentError as error:
                 reasons.append((form, error))
         if len(fitting) > 1:

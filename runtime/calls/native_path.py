@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from pallasc.errors import DeviceError, PallascError
+from pallasc.errors import DeviceError
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.calls.plain import function_address
 from pallasc.runtime.device.devices import get_device, open_driver, state
@@ -155,7 +155,7 @@ class NativePaths:
         signature = route.signature
         trees = [tree for _, tree in input_names(signature)]
         return (
-            route.is_only  # otherwise addresses decide between routes
+            route.is_only  # otherwise the GPU decides between routes
             # Arguments are bound to the parameters of the first variant.
             and _names(signature) == _names(self._variants[0].signature)
             and bool(signature.inputs)
@@ -319,13 +319,10 @@ def _make_program(route: Route, ordinal: int) -> Any:
         return False
     driver = open_driver()
     launch = ctypes.cast(open_library().functions.pallasc_launch_from, ctypes.c_void_p)
-    try:
-        context, device = (
-            function_address(driver, name, f"{route.name} cannot be launched")
-            for name in ("cuCtxGetCurrent", "cuCtxGetDevice")
-        )
-    except PallascError:
-        return False
+    names = ("cuCtxGetCurrent", "cuCtxGetDevice")
+    context, device = (
+        function_address(driver, name, f"{route.name} cannot be launched") for name in names
+    )
     return native.program(
         program.native,
         launch.value,
@@ -334,8 +331,6 @@ def _make_program(route: Route, ordinal: int) -> Any:
         int(program.device.context),
         context,
         device,
-        len(route.signature.passed),
-        program.workspace_bytes > 0,
     )
 
 

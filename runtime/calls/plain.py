@@ -154,27 +154,27 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
         CorruptError: the cubin does not match the launch plan.
         DeviceError: the driver or GPU cannot run it.
     """
+    what = f"kernel {launch.kernel} cannot be loaded on {device}"
     with state.lock:
-        library = _library(driver, artifact, launch.cubin)
+        library = _library(driver, artifact, launch.cubin, what)
         own = library.cubin.kernel(launch.kernel)
         launch.check_parameters([parameter.size for parameter in own.parameters], "its cubin")
-        what = f"kernel {launch.kernel} cannot be loaded on {device}"
         name = launch.kernel.encode()
         kernel = driver.call("cuLibraryGetKernel", library.handle, name, what=what)
-        _check_driver_parameters(driver, kernel, launch)
+        _check_driver_parameters(driver, kernel, launch, what)
         with active(device), outside_captures(driver):
-            _allow(driver, kernel, launch, device, own)
+            _allow(driver, kernel, launch, device, own, what)
             function = driver.call("cuKernelGetFunction", kernel, what=what)
             if driver.version >= _FORCED_LOADING:
                 driver.call("cuFuncLoad", function, what=what)
             else:
                 version = driver.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_BINARY_VERSION
                 driver.call("cuFuncGetAttribute", version, function, what=what)
-            _check_cluster(driver, function, launch, device)
+            _check_cluster(driver, function, launch, device, what)
         return function
 
 
-def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
+def _library(driver: Driver, artifact: Artifact, digest: str, what: str) -> Library:
     libraries: dict[str, Library] = state.libraries
     library = libraries.get(digest)
     if library is not None:
@@ -183,7 +183,6 @@ def _library(driver: Driver, artifact: Artifact, digest: str) -> Library:
     data = artifact.blob(digest)
     cubin = parse_cubin(data)
     check_cubin(cubin, artifact, driver.version)
-    what = f"the cubin {digest[:12]} cannot be loaded"
     with outside_captures(driver):
         handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
     return libraries.setdefault(digest, Library(cubin, handle))
@@ -206,12 +205,11 @@ def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
         )
 
 
-def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> None:
+def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch, what: str) -> None:
     """Compare the plan with the parameters that the driver reports, if it can report them."""
     if driver.version < _PARAMETER_QUERIES:
         return
     sizes: list[int] = []
-    what = f"the parameters of {launch.kernel} cannot be read"
     try:
         while len(sizes) <= len(launch.parameters):
             _, size = driver.call("cuKernelGetParamInfo", kernel, len(sizes), what=what)
@@ -222,7 +220,9 @@ def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch) -> Non
     launch.check_parameters(sizes, "the driver")
 
 
-def _allow(driver: Driver, kernel: Any, launch: Launch, device: Device, own: Kernel) -> None:
+def _allow(
+    driver: Driver, kernel: Any, launch: Launch, device: Device, own: Kernel, what: str
+) -> None:
     """Raise the limits of a kernel on a device to the needs of this launch."""
     total = launch.dynamic_smem_bytes + own.static_smem_bytes
     if total > device.smem_optin_bytes:
@@ -231,23 +231,26 @@ def _allow(driver: Driver, kernel: Any, launch: Launch, device: Device, own: Ker
             f"{device.smem_optin_bytes}.",
             hint="Compile for this model, or with smaller tiles.",
         )
+    limits = driver.bindings.CUfunction_attribute
     if total > _DEFAULT_SMEM_BYTES:
-        _raise_attribute(
-            driver, kernel, device, "MAX_DYNAMIC_SHARED_SIZE_BYTES", launch.dynamic_smem_bytes
-        )
+        attribute = limits.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        _raise_attribute(driver, kernel, device, attribute, launch.dynamic_smem_bytes, what)
     if launch.cluster is not None and math.prod(launch.cluster) > _PORTABLE_CLUSTER:
-        _raise_attribute(driver, kernel, device, "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1)
+        attribute = limits.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        _raise_attribute(driver, kernel, device, attribute, 1, what)
 
 
-def _raise_attribute(driver: Driver, kernel: Any, device: Device, name: str, value: int) -> None:
-    attribute = getattr(driver.bindings.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
-    what = f"{name} of a kernel cannot be set to {value} on {device}"
+def _raise_attribute(
+    driver: Driver, kernel: Any, device: Device, attribute: Any, value: int, what: str
+) -> None:
     number = driver.bindings.CUdevice(device.ordinal)
     if int(driver.call("cuKernelGetAttribute", attribute, kernel, number, what=what)) < value:
         driver.call("cuKernelSetAttribute", attribute, value, kernel, number, what=what)
 
 
-def _check_cluster(driver: Driver, function: Any, launch: Launch, device: Device) -> None:
+def _check_cluster(
+    driver: Driver, function: Any, launch: Launch, device: Device, what: str
+) -> None:
     if launch.cluster is None:
         return
     shape = "×".join(map(str, launch.cluster))
@@ -255,7 +258,6 @@ def _check_cluster(driver: Driver, function: Any, launch: Launch, device: Device
         raise CorruptError(
             f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of {shape}"
         )
-    what = f"clusters of {launch.kernel} cannot be counted"
     config = launch_config(driver, launch, 0)
     try:
         count = int(driver.call("cuOccupancyMaxActiveClusters", function, config, what=what))

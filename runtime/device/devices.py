@@ -3,49 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError
 
-# ---- meanings of results: texts for `CUresult` codes; hints are based on comments in cuda.h
-
-STICKY = frozenset({214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911})
-"""Codes after which the process cannot use the GPU again, whichever call returns them.
-
-For each of them, cuda.h states that the process is left in an inconsistent state or that the
-context can no longer be used, or (214 and 220) that there was an uncorrectable memory or NVLink
-error.
-"""
-
 ODD_ANSWERS = (ValueError, RuntimeError)
 """Exceptions that cuda-bindings raises for a code it does not know, and for a missing function."""
-
-INIT_REASONS = {
-    3: "it is shutting down, or this process was forked after it was opened",
-    100: "it finds no GPU",
-    101: "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
-    802: "the GPUs are not ready yet",
-    803: "its library does not match the kernel module that is loaded",
-    804: "a library for forward compatibility does not support this GPU",
-    999: "it does not say why",
-}
-"""Meaning of each `cuInit` code."""
-
-INIT_HINTS = {
-    3: 'Start processes with multiprocessing.get_context("spawn").',
-    100: "Run nvidia-smi; in a container, start it with --gpus all.",
-    101: "Set CUDA_VISIBLE_DEVICES to numbers that nvidia-smi lists, or unset it.",
-    802: "Start nvidia-fabricmanager, or wait for it.",
-    803: "Restart the machine, or load the kernel module of the installed driver.",
-    804: "Remove the package cuda-compat, or install a newer driver.",
-    999: "Run nvidia-smi; restarting the machine often helps.",
-}
-"""Remedy for each `cuInit` code."""
 
 INSTALL = (
     "Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for those "
@@ -54,22 +25,26 @@ INSTALL = (
 """Remedy if the driver is missing or too old."""
 
 _EARLIER = "It comes from an earlier asynchronous error: this process cannot use the GPU any more."
-HINTS = {
-    **dict.fromkeys(STICKY, _EARLIER),
-    1: "An argument is out of the driver's range.",
-    2: "Free GPU memory, or use smaller arrays.",
-    201: "Make a device current in this thread, or pass a stream of a device.",
-    209: "The cubin is for another GPU: compile for this one.",
-    708: "Set its flags before anything uses the GPU.",
-    709: "The context was destroyed or reset: keep it for as long as kernels are called.",
-    222: "The file was made by a newer toolkit: install a newer driver.",
-    400: "The stream does not exist, or belongs to another device.",
-    701: "The kernel takes more registers or threads than a block may have here.",
-    900: "This cannot be done while a stream is captured: call preload() before.",
-    906: "This cannot be done while a stream is captured: call preload() before.",
-    912: "The cluster does not fit this GPU.",
-}
-"""Remedy for each code from other functions."""
+_NOT_INITIALIZED = 3
+
+
+@cache
+def rows(macro: str) -> list[tuple[Any, ...]]:
+    """Return the rows with this macro in `runtime/native/driver_results.h`."""
+    from ast import literal_eval
+
+    file = Path(__file__).parents[1] / "native" / "driver_results.h"
+    text = file.read_text(encoding="ascii")
+    return [literal_eval(row) for row in re.findall(rf"^{macro}(\(.*\))$", text, re.MULTILINE)]
+
+
+def _hint(code: int) -> str | None:
+    return _EARLIER if code in rows("STICKY")[0] else dict(rows("RESULT")).get(code)
+
+
+def _start_words(code: int) -> tuple[str, str | None]:
+    """Return the reason and the hint for a result of `cuInit`."""
+    return {row[0]: row[1:] for row in rows("START")}.get(code, ("", None))
 
 
 def version_text(version: int) -> str:
@@ -215,7 +190,7 @@ class Driver:
         end = f": {reason}." if reason else "."
         message = f"{what}: {function} answers {name} ({code}), {text}{end}"
         kind = OutOfMemoryError if code == 2 else DriverError
-        return kind(message, code=code, hint=HINTS.get(code))
+        return kind(message, code=code, hint=_hint(code))
 
     def _text(self, ask: str, code: int) -> str:
         try:
@@ -235,7 +210,7 @@ def open_driver() -> Driver:
     if state.is_forked:
         raise DeviceError(
             "this process was forked from one that uses the GPU; CUDA does not work in it.",
-            hint=INIT_HINTS[3],
+            hint=_start_words(_NOT_INITIALIZED)[1],
         )
     return state.driver or _open_once()
 
@@ -266,9 +241,9 @@ def _open() -> Driver:
         )
     code = int(bindings.cuInit(0)[0])
     if code:
-        what, reason = "the NVIDIA driver does not start", INIT_REASONS.get(code, "")
-        error = driver.error(code, "cuInit", what, reason)
-        raise DriverError(error.message, code=code, hint=INIT_HINTS.get(code))
+        reason, hint = _start_words(code)
+        error = driver.error(code, "cuInit", "the NVIDIA driver does not start", reason)
+        raise DriverError(error.message, code=code, hint=hint)
     return driver
 
 

@@ -38,8 +38,8 @@ class Origin:
 
     Attributes:
         file: the bundle.
-        provider: where the bundle was found: a package, `mylib-sm90 1.0`, `PALLASC_BUNDLE_PATH`;
-            empty for a bundle that was opened by its path.
+        provider: where the bundle was found: a package (`mylib-sm90 1.0`) or
+            `PALLASC_BUNDLE_PATH`; empty for a bundle that was opened by its path.
         package: the package that the kernels belong to; empty if none was requested.
     """
 
@@ -58,7 +58,7 @@ class Facts:
     Attributes:
         target: the model that it was compiled for.
         arch: its architecture.
-        minimum_driver: `cuda` and `linux`, None if the artifact does not have it.
+        minimum_driver: keys `cuda` and `linux`, None if the artifact lacks it.
         inputs, outputs: its arrays.
     """
 
@@ -80,7 +80,7 @@ class Candidate:
     Attributes:
         name, params: as given.
         origin: where it comes from, None if it was not in a bundle.
-        origins: of all bundles that were opened together with that bundle.
+        origins: the origins of all bundles opened with its bundle.
         vmap: the kernel that does the same for a batch, None if there is none.
         tuning: tuning data that decides its use; None if its kernel is not tuned.
     """
@@ -153,7 +153,7 @@ class Candidate:
 
     @cached_property
     def kind(self) -> object:
-        """Key shared by the variants of one route; reads the artifact."""
+        """Key of variants with equal signatures, which can share a route; reads the artifact."""
         signature = self.signature
         outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
         trees = canonical_json([signature.input_tree, signature.output_tree])

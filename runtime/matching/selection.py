@@ -27,44 +27,9 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import api_version
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
-from pallasc.specs.artifacts.signature import misaligned_text
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, device_names
 from pallasc.specs.spelling import nearest, suggestion, values_text
-
-
-def select(
-    candidates: Sequence[Candidate],
-    device: Device,
-    arrays: Sequence[ArrayType] | None = None,
-    addresses: Sequence[int] | None = None,
-    *,
-    likely: Sequence[Candidate] | None = None,
-) -> Candidate:
-    """Return the variant that fits.
-
-    Args:
-        candidates: variants of one kernel.
-        device: the GPU to run on.
-        arrays: dtype and shape of each input; None for any.
-        addresses: the address of each input; None for any.
-        likely: the variants that take these arrays, if known; the others are only used to explain
-            why none fits.
-
-    Raises:
-        SelectionError: no variant fits, and the message has the reason for each; or several that
-            differ in their parameters fit.
-    """
-    asked = device, arrays, addresses
-    looked_at = candidates if likely is None else likely
-    fitting = [candidate for candidate in looked_at if refusal(candidate, *asked) is None]
-    if not fitting:
-        reasons = [refusal(candidate, *asked) for candidate in candidates]
-        raise none_fits(candidates, reasons, device, arrays)
-    points = {point(candidate): candidate for candidate in fitting}
-    if len(points) > 1:
-        raise several_fit(list(points.values()))
-    return likest(fitting, device)
 
 
 def likest(candidates: Sequence[Candidate], device: Device) -> Candidate:
@@ -72,37 +37,12 @@ def likest(candidates: Sequence[Candidate], device: Device) -> Candidate:
     return min(candidates, key=lambda candidate: _distance(candidate, device))
 
 
-def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
-    """Return the variant with the most similar model, for each matrix point and set of arrays.
-
-    Raises:
-        SelectionError: none can run on this GPU.
-    """
-    reasons = [device_refusal(candidate, device) for candidate in candidates]
-    best: dict[Any, Candidate] = {}
-    for candidate, reason in zip(candidates, reasons, strict=True):
-        if reason is None:
-            key = (point(candidate), candidate.arrays)
-            best[key] = min(
-                (best.get(key, candidate), candidate), key=lambda other: _distance(other, device)
-            )
-    if not best:
-        raise none_fits(candidates, reasons, device)
-    return list(best.values())
-
-
-def refusal(
-    candidate: Candidate,
-    device: Device,
-    arrays: Sequence[ArrayType] | None,
-    addresses: Sequence[int] | None,
-) -> str | None:
+def refusal(candidate: Candidate, device: Device, arrays: Sequence[ArrayType] | None) -> str | None:
     """Return why a variant cannot be used, None if it can."""
     return (
         _arch_refusal(candidate, device)
         or (None if arrays is None else _arrays_refusal(candidate, arrays))
         or device_refusal(candidate, device)
-        or (None if addresses is None else _address_refusal(candidate, addresses))
     )
 
 
@@ -193,11 +133,6 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
     return None
 
 
-def point(candidate: Candidate) -> tuple[Any, ...]:
-    """Return a variant's point in the matrix; 1 and True are different."""
-    return tuple(sorted((name, str(type(own)), own) for name, own in candidate.params.items()))
-
-
 def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | None:
     inputs = candidate.facts.inputs
     if len(inputs) != len(arrays):
@@ -205,15 +140,6 @@ def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | 
     for binding, taken, array in zip(inputs, candidate.arrays, arrays, strict=True):
         if taken != array_type(*array):
             return f"{binding.path} is {array_text(*taken)}, not {array_text(*array)}"
-    return None
-
-
-def _address_refusal(candidate: Candidate, addresses: Sequence[int]) -> str | None:
-    plan = candidate.artifact.plan
-    for binding, address in zip(plan.inputs, addresses, strict=True):
-        alignment = plan.buffers[binding.buffer].alignment
-        if address % alignment and 0 not in binding.shape:
-            return misaligned_text(binding.path, address, alignment)
     return None
 
 

@@ -7,14 +7,15 @@ GPU with the name that it was measured on, or with the name of that GPU's model.
 `over` in the call take precedence over the table: if they leave one variant in a group, that
 variant is used.
 
-All sets of arrays are indexed together when a kernel is first used on a GPU model: the first launch
-with a shape looks up its variants there. Routes keep the choice, so later launches do not come
-here. If nothing was tuned, variants are found by their arrays as well.
+All sets of arrays are indexed together when a kernel is first used on an architecture: the first
+launch with a shape looks up its variants there. Routes keep the choice, so later launches do not
+come here. If nothing was tuned, all variants of a group may be used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple
 
 from pallasc.errors import SelectionError
@@ -24,12 +25,10 @@ from pallasc.runtime.matching.selection import (
     arch_refusal,
     cut,
     device_refusal,
-    fitting_candidates,
     likest,
     none_fits,
-    point,
+    refusal,
     resource_refusal,
-    select,
     several_fit,
 )
 from pallasc.specs.objects import cached_property
@@ -124,7 +123,7 @@ class Selector:
         self.candidates = tuple(candidates)
         self.given = dict(given or {})
         self._whole = self if whole is None else whole
-        self._indexes: dict[object, dict[Types, list[Group]]] = {}
+        self._indexes: dict[object, Mapping[Types, Sequence[Candidate]]] = {}
 
     def among(
         self, candidates: Iterable[Candidate], given: Mapping[str, object] | None = None
@@ -151,42 +150,25 @@ class Selector:
         tunings = (own.tuning for own in self.candidates)
         return frozenset(name for tuning in tunings if tuning for name in tuning.over)
 
-    @cached_property
-    def _by_arrays(self) -> Mapping[Types, Sequence[Candidate]]:
-        return by_arrays(self.candidates)
-
     def point(self, candidate: Candidate) -> tuple[Any, ...]:
         """Return a variant's point in the matrix, without the parameters that rows decide."""
-        over = self._over if self.is_tuned else ()
-        return tuple(
-            (name, type(value), value)
-            for name, value in sorted(candidate.params.items())
-            if name not in over
-        )
+        return _point(candidate, self._over if self.is_tuned else ())
 
-    def select(
-        self,
-        device: Device,
-        types: Types | None = None,
-        addresses: Sequence[int] | None = None,
-    ) -> Candidate:
+    def select(self, device: Device, types: Types | None = None) -> Candidate:
         """Return the variant that fits.
 
         Args:
             device: the GPU.
             types: the arrays; None if all variants take the same.
-            addresses: the address of each input; only used if nothing was tuned.
 
         Raises:
             SelectionError: none fits, or several do, or no row applies.
         """
-        if not self.is_tuned:
-            likely = None if types is None else self._by_arrays.get(types)
-            return select(self.candidates, device, types, addresses=addresses, likely=likely)
         key = self.candidates[0].arrays if types is None else types
-        groups = self._index(device).get(key)
-        if groups is None:
-            return select(self.candidates, device, key)
+        variants = self._index(device).get(key)
+        if variants is None:
+            raise self._none_fits(device, key)
+        groups = self._groups(variants, {device.name})
         if len(groups) == 1:
             chosen = groups[0].choose(device)
             if chosen is not None:
@@ -200,14 +182,18 @@ class Selector:
         Raises:
             SelectionError: none can run there.
         """
-        if not self.is_tuned:
-            return fitting_candidates(self.candidates, device)
-        groups = [group for alike in self._index(device).values() for group in alike]
+        groups = [
+            group
+            for variants in self._index(device).values()
+            for group in self._groups(variants, {device.name})
+        ]
         chosen = [own for group in groups if (own := group.choose(device)) is not None]
-        if not chosen:
-            fitting_candidates(self.candidates, device)
-            raise self._refusal(groups[0], device, groups[0].variants[0].arrays)
-        return chosen
+        if chosen:
+            return chosen
+        reasons = [device_refusal(own, device) for own in self.candidates]
+        if all(reasons):
+            raise none_fits(self.candidates, reasons, device)
+        raise self._refusal(groups[0], device, groups[0].variants[0].arrays)
 
     def explain(self, chosen: Candidate, device: Device) -> Choice:
         """Return why `select` returns this variant."""
@@ -227,7 +213,7 @@ class Selector:
         Raises:
             SelectionError: no row of any target applies, or several variants do.
         """
-        listed = list(self._by_arrays.get(types, ()))
+        listed = [own for own in self.candidates if own.arrays == types]
         if not self.is_tuned:
             return listed
         targets: dict[str, list[Candidate]] = {}
@@ -248,42 +234,28 @@ class Selector:
             raise refused[0]
         return chosen
 
-    def taken_here(self, chosen: Candidate, types: Types) -> list[Candidate] | None:
-        """Return the variants used by this process's GPUs, None if no row decides or one has none.
-
-        Args:
-            chosen: the variant used on one of them.
-            types: the arrays.
-        """
-        if not self.is_tuned:
-            return None
+    def taken_here(self, chosen: Candidate) -> list[Candidate]:
+        """Return the variants that this process's GPUs use for the arrays of one of them."""
         models = device_models()
-        if len(models) == 1:
-            return [chosen]
-        try:
-            taken = [chosen, *(self.select(device, types) for device in models)]
-        except SelectionError:
-            return None
+        taken = [chosen]
+        for device in models if len(models) > 1 else ():
+            with suppress(SelectionError):  # calls on that GPU are rejected
+                taken.append(self.select(device, chosen.arrays))
         return list({id(own): own for own in taken}.values())
 
-    def _index(self, device: Device) -> dict[Types, list[Group]]:
-        """Return the groups of each set of arrays that has variants for a GPU model."""
-        key = device.name, device.major, device.minor
+    def _index(self, device: Device) -> Mapping[Types, Sequence[Candidate]]:
+        """Return the variants that run on a GPU's architecture, by their arrays."""
+        key = device.major, device.minor
         index = self._indexes.get(key)
         if index is None:
             archs = {own.arch for own in self.candidates}
-            runs = {arch for arch in archs if arch_refusal(arch, *key[1:]) is None}
-            able: dict[Types, list[Candidate]] = {}
-            for own in self.candidates:
-                if own.arch in runs:
-                    able.setdefault(own.arrays, []).append(own)
-            names = {device.name}
-            index = {types: self._groups(variants, names) for types, variants in able.items()}
+            runs = {arch for arch in archs if arch_refusal(arch, *key) is None}
+            index = by_arrays(own for own in self.candidates if own.arch in runs)
             self._indexes[key] = index
         return index
 
     def _groups(self, variants: Sequence[Candidate], names: Collection[str]) -> list[Group]:
-        is_given = bool(self.given) and not self._over.isdisjoint(self.given)
+        is_given = not self.is_tuned or not self._over.isdisjoint(self.given)
         if len(variants) == 1:
             return [_ranked(variants, names, is_given=is_given)]
         groups: dict[object, list[Candidate]] = {}
@@ -304,15 +276,22 @@ class Selector:
         ]
         if len(fitting) > 1:
             points = [own or group.variants[0] for group, own in fitting]
-            raise several_fit(points, decided=self._over)
+            raise several_fit(points, decided=self._over if self.is_tuned else ())
         for group, chosen in fitting:
             if chosen is None:
                 raise self._refusal(group, device, types)
             return chosen
         raise self._refusal(groups[0], device, types)
 
+    def _none_fits(self, device: Device, types: Types) -> SelectionError:
+        """Return the error if none of the variants can be used, with the reason for each."""
+        reasons = [refusal(own, device, types) for own in self.candidates]
+        return none_fits(self.candidates, reasons, device, types)
+
     def _refusal(self, group: Group, device: Device, types: Types) -> SelectionError:
         """Return the error for a group in which no variant can be used."""
+        if not self.is_tuned:
+            return self._none_fits(device, types)
         candidates = [own for rank in group.ranks for own in rank]
         if not candidates:
             candidates = list(group.variants)
@@ -338,8 +317,17 @@ class Selector:
         )
 
 
+def _point(candidate: Candidate, without: Collection[str] = ()) -> tuple[Any, ...]:
+    """Return a variant's point in the matrix; 1 and True are different."""
+    return tuple(
+        (name, type(value), value)
+        for name, value in sorted(candidate.params.items())
+        if name not in without
+    )
+
+
 def _one(candidates: Sequence[Candidate], device: Device) -> Candidate:
-    if len({point(own) for own in candidates}) > 1:
+    if len({_point(own) for own in candidates}) > 1:
         raise several_fit(candidates)
     return likest(candidates, device)
 

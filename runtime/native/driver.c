@@ -8,15 +8,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { OLDEST_DRIVER = 12000, NAME_BYTES = 256 };
+enum { OLDEST_DRIVER = 12000, NAME_BYTES = 256, NOT_INITIALIZED = 3 };
 
 static const char install[] =
     "Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for those "
     "built with CUDA 12 for GPUs before Blackwell; in a container, start it with --gpus all.";
-static const char newer_driver[] = "Install a newer NVIDIA driver.";
-static const char in_a_fork[] = "Start processes with multiprocessing.get_context(\"spawn\").";
-static const char earlier[] =
-    "It comes from an earlier asynchronous error: this process cannot use the GPU any more.";
 static const char unnamed[] = "an error that it does not name";
 
 struct driver driver;
@@ -74,61 +70,54 @@ const char *version_text(char text[16], int version)
 
 /* ---- results ---- */
 
-/* Codes after which a process cannot use the GPU again. */
-static int is_sticky(int result)
-{
-    static const short sticky[] = {214, 220, 226, 700, 702, 710, 714, 715,
-                                   716, 717, 718, 719, 721, 810, 911};
-    for (size_t i = 0; i < sizeof sticky / sizeof *sticky; i++)
-        if (sticky[i] == result)
-            return 1;
-    return 0;
-}
-
-/* Remedies of results; reasons and remedies of results of cuInit. As in runtime/device/devices.py. */
-static const struct {
-    short result;
-    const char *hint, *start_reason, *start_hint;
-} known_results[] = {
-    {1, "An argument is out of the driver's range.", NULL, NULL},
-    {2, "Free GPU memory, or use smaller arrays.", NULL, NULL},
-    {3, NULL, "it is shutting down, or this process was forked after it was opened", in_a_fork},
-    {100, NULL, "it finds no GPU", "Run nvidia-smi; in a container, start it with --gpus all."},
-    {101, NULL, "CUDA_VISIBLE_DEVICES names a GPU that does not exist",
-     "Set CUDA_VISIBLE_DEVICES to numbers that nvidia-smi lists, or unset it."},
-    {201, "Make a device current in this thread, or pass a stream of a device.", NULL, NULL},
-    {209, "The cubin is for another GPU: compile for this one.", NULL, NULL},
-    {222, "The file was made by a newer toolkit: install a newer driver.", NULL, NULL},
-    {400, "The stream does not exist, or belongs to another device.", NULL, NULL},
-    {701, "The kernel takes more registers or threads than a block may have here.", NULL, NULL},
-    {708, "Set its flags before anything uses the GPU.", NULL, NULL},
-    {709, "The context was destroyed or reset: keep it for as long as kernels are called.", NULL,
-     NULL},
-    {802, NULL, "the GPUs are not ready yet", "Start nvidia-fabricmanager, or wait for it."},
-    {803, NULL, "its library does not match the kernel module that is loaded",
-     "Restart the machine, or load the kernel module of the installed driver."},
-    {804, NULL, "a library for forward compatibility does not support this GPU",
-     "Remove the package cuda-compat, or install a newer driver."},
-    {900, "This cannot be done while a stream is captured: call preload() before.", NULL, NULL},
-    {906, "This cannot be done while a stream is captured: call preload() before.", NULL, NULL},
-    {912, "The cluster does not fit this GPU.", NULL, NULL},
-    {999, NULL, "it does not say why", "Run nvidia-smi; restarting the machine often helps."},
-    {0, NULL, NULL, NULL},
+struct words {
+    int result;
+    const char *reason, *hint;
 };
 
-/* The index of a result, or of the last entry. */
-static int find_result(int result)
+static const int sticky[] = {
+#define STICKY(...) __VA_ARGS__
+#define START(result, reason, hint)
+#define RESULT(result, hint)
+#include "driver_results.h"
+};
+
+static const struct words start_words[] = {
+#define STICKY(...)
+#define START(result, reason, hint) {result, reason, hint},
+#define RESULT(result, hint)
+#include "driver_results.h"
+    {0, NULL, NULL},
+};
+
+static const struct words call_words[] = {
+#define STICKY(...)
+#define START(result, reason, hint)
+#define RESULT(result, hint) {result, NULL, hint},
+#include "driver_results.h"
+    {0, NULL, NULL},
+};
+
+static const struct words *find_words(const struct words *words, int result)
 {
-    int found = 0;
-    while (known_results[found].result && known_results[found].result != result)
-        found++;
-    return found;
+    while (words->result && words->result != result)
+        words++;
+    return words;
+}
+
+static const char *hint_of(int result)
+{
+    for (size_t i = 0; i < sizeof sticky / sizeof *sticky; i++)
+        if (sticky[i] == result)
+            return "It comes from an earlier asynchronous error: this process cannot use the GPU "
+                   "any more.";
+    return find_words(call_words, result)->hint;
 }
 
 static const char *text_of(int (*ask)(int, const char **), int result)
 {
     const char *text = NULL;
-    return ask && !ask(result, &text) && text ? text : unnamed;
+    return !ask(result, &text) && text ? text : unnamed;
 }
 
 static int refuse(int result, const char *function, const char *what, const char *reason,
@@ -143,16 +132,14 @@ static int refuse(int result, const char *function, const char *what, const char
 
 int answer(int result, const char *function, const char *what)
 {
-    if (!result)
-        return PALLASC_OK;
-    const char *hint = is_sticky(result) ? earlier : known_results[find_result(result)].hint;
-    return refuse(result, function, what, NULL, hint);
+    return result ? refuse(result, function, what, NULL, hint_of(result)) : PALLASC_OK;
 }
 
-int no_function(const char *function, const char *what)
+static int no_function(const char *function)
 {
     char version[16];
-    return fail(PALLASC_ERROR_DEVICE, newer_driver, "%s: the driver for CUDA %s has no %s.", what,
+    return fail(PALLASC_ERROR_DEVICE, "Install a newer NVIDIA driver.",
+                "kernels cannot be launched: the driver for CUDA %s has no %s.",
                 version_text(version, driver.version), function);
 }
 
@@ -192,30 +179,24 @@ static int start(void)
         return fail(PALLASC_ERROR_DEVICE, install,
                     "the NVIDIA driver is for CUDA %s, and kernels need 12.0.",
                     version_text(text, driver.version));
-#define FUNCTION(name, since, arguments) find(&driver.name, library, ask, #name, since);
+    /* Callers check the version before they use a newer function. */
+#define FUNCTION(name, since, arguments)                  \
+    find(&driver.name, library, ask, #name, since);       \
+    if (!driver.name && driver.version >= (since))        \
+        return no_function(#name);
 #include "driver_functions.h"
 #undef FUNCTION
-    /* Launches call these without a check. */
-#define NEEDED(name) \
-    if (!driver.name) \
-        return no_function(#name, "kernels cannot be launched")
-    NEEDED(cuLaunchKernelEx);
-    NEEDED(cuMemcpyDtoDAsync);
-    NEEDED(cuMemsetD8Async);
-    NEEDED(cuMemsetD32Async);
-#undef NEEDED
     int result = init(0);
-    if (result)
-        return refuse(result, "cuInit", "the NVIDIA driver does not start",
-                      known_results[find_result(result)].start_reason,
-                      known_results[find_result(result)].start_hint);
-    return PALLASC_OK;
+    const struct words *words = find_words(start_words, result);
+    return result ? refuse(result, "cuInit", "the NVIDIA driver does not start", words->reason,
+                           words->hint)
+                  : PALLASC_OK;
 }
 
 int open_driver(void)
 {
     if (is_forked)
-        return fail(PALLASC_ERROR_DEVICE, in_a_fork,
+        return fail(PALLASC_ERROR_DEVICE, find_words(start_words, NOT_INITIALIZED)->hint,
                     "this process was forked from one that uses the GPU; CUDA does not work in it.");
     if (is_open)
         return PALLASC_OK;
@@ -292,7 +273,7 @@ int enter_context(struct entered *entered, cuda_context context, int ordinal)
 {
     cuda_context current = NULL;
     *entered = (struct entered){0, 0, 0};
-    if (driver.cuCtxGetCurrent && !driver.cuCtxGetCurrent(&current) && current == context)
+    if (!driver.cuCtxGetCurrent(&current) && current == context)
         return PALLASC_OK;
     char what[64];
     snprintf(what, sizeof what, "GPU %d cannot be made current", ordinal);
@@ -301,14 +282,9 @@ int enter_context(struct entered *entered, cuda_context context, int ordinal)
     return status;
 }
 
-int enter_device(struct entered *entered, const struct device *device)
-{
-    return enter_context(entered, device->context, device->ordinal);
-}
-
 int enter_quietly(struct entered *entered, const struct device *device)
 {
-    int status = enter_device(entered, device);
+    int status = enter_context(entered, device->context, device->ordinal);
     return status ? status : leave_captures_alone(entered);
 }
 
@@ -326,7 +302,7 @@ void leave(struct entered *entered)
     cuda_context popped;
     if (entered->has_exchanged)
         driver.cuThreadExchangeStreamCaptureMode(&entered->mode);
-    if (entered->has_pushed && driver.cuCtxPopCurrent)
+    if (entered->has_pushed)
         driver.cuCtxPopCurrent(&popped);
 }
 

@@ -5,7 +5,7 @@
 #include "cuda_abi.h"
 #include "errors.h"
 
-/* The driver's functions; missing functions are NULL. Written once, under the lock. */
+/* The driver's functions; those newer than the driver are NULL. Written once, under the lock. */
 struct driver {
     int version; /* 13020 for 13.2 */
 #define FUNCTION(name, since, arguments) int (*name) arguments;
@@ -42,16 +42,13 @@ int use_device(int ordinal, struct device **device);
 const char *version_text(char text[16], int version);
 
 /* Call a driver function; `what` is the start of the error message. */
-#define CALL(what, name, ...) \
-    (driver.name ? answer(driver.name(__VA_ARGS__), #name, what) : no_function(#name, what))
+#define CALL(what, name, ...) answer(driver.name(__VA_ARGS__), #name, what)
 int answer(int result, const char *function, const char *what);
-int no_function(const char *function, const char *what);
 
 /* Make a device's context current, if it is not, and keep captures valid; undo both. */
 struct entered {
     int has_pushed, has_exchanged, mode;
 };
-int enter_device(struct entered *entered, const struct device *device);
 int enter_context(struct entered *entered, cuda_context context, int ordinal);
 int leave_captures_alone(struct entered *entered);
 int enter_quietly(struct entered *entered, const struct device *device); /* both */

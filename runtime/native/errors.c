@@ -1,7 +1,5 @@
 #include "errors.h"
 
-#include "text.h"
-
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>

@@ -3,8 +3,7 @@
 #define PALLASC_ERRORS_H
 
 #include "include/pallasc.h"
-
-#define PALLASC_PRINTF(message, first) __attribute__((format(printf, message, first)))
+#include "text.h"
 
 /* Store a message and the remedy (NULL: none), and return the status. */
 #define fail(status, ...) fail_with_result(status, 0, __VA_ARGS__)

@@ -21,8 +21,7 @@ int host_devices_in_use(int *ordinals, int most)
 {
     int count = 0, found = 0;
     lock_process();
-    if (!open_driver() && driver.cuDeviceGetCount && driver.cuDevicePrimaryCtxGetState &&
-        !driver.cuDeviceGetCount(&count))
+    if (!open_driver() && !driver.cuDeviceGetCount(&count))
         for (int ordinal = 0; ordinal < count && found < most; ordinal++) {
             int handle, active = 0;
             unsigned flags;
@@ -40,7 +39,7 @@ int host_current_device(void)
     lock_process();
     int status = open_driver();
     unlock_process();
-    return !status && driver.cuCtxGetDevice && !driver.cuCtxGetDevice(&handle) ? handle : 0;
+    return !status && !driver.cuCtxGetDevice(&handle) ? handle : 0;
 }
 
 static uint64_t aligned(uint64_t bytes)
@@ -69,7 +68,7 @@ static int grow(struct arena *arena, const pallasc_plan *plan, const struct devi
         *arena = (struct arena){0, 0, current_epoch()};
     if (arena->bytes >= bytes)
         return PALLASC_OK;
-    if (arena->bytes && driver.cuMemFree)
+    if (arena->bytes)
         driver.cuMemFree(arena->address);
     arena->bytes = 0;
     snprintf(what, sizeof what, "%.120s needs %llu bytes on %.320s", pallasc_name(plan),
@@ -127,8 +126,7 @@ static int launch_in(struct arena *arena, pallasc_plan *plan, const struct devic
     if (!status)
         status = copy(plan, device, buffers, places, 1);
     if (status) {
-        if (driver.cuStreamSynchronize)
-            driver.cuStreamSynchronize(device->stream); /* copies may still use the arrays */
+        driver.cuStreamSynchronize(device->stream); /* copies may still use the arrays */
         return status;
     }
     snprintf(what, sizeof what, "the results of %.120s cannot be copied from the GPU",

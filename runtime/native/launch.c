@@ -137,18 +137,14 @@ static int check_call(const struct call *call, size_t count, size_t first_step)
 static int encode(const struct flat_map *map, void *where, uint64_t address)
 {
     if (map->im2col)
-        return driver.cuTensorMapEncodeIm2col
-                   ? driver.cuTensorMapEncodeIm2col(
-                         where, map->type, map->rank, pointer(address), map->dims, map->strides,
-                         map->lower, map->upper, map->channels, map->pixels, map->element_strides,
-                         map->interleave, map->swizzle, map->l2_promotion, map->nan_fill)
-                   : -1;
-    return driver.cuTensorMapEncodeTiled
-               ? driver.cuTensorMapEncodeTiled(where, map->type, map->rank, pointer(address),
-                                               map->dims, map->strides, map->box,
-                                               map->element_strides, map->interleave, map->swizzle,
-                                               map->l2_promotion, map->nan_fill)
-               : -1;
+        return driver.cuTensorMapEncodeIm2col(
+            where, map->type, map->rank, pointer(address), map->dims, map->strides, map->lower,
+            map->upper, map->channels, map->pixels, map->element_strides, map->interleave,
+            map->swizzle, map->l2_promotion, map->nan_fill);
+    return driver.cuTensorMapEncodeTiled(where, map->type, map->rank, pointer(address), map->dims,
+                                         map->strides, map->box, map->element_strides,
+                                         map->interleave, map->swizzle, map->l2_promotion,
+                                         map->nan_fill);
 }
 
 /* The driver writes maps only at multiples of 64 or 128; others are encoded aside and copied. */
@@ -165,8 +161,6 @@ static int encode_at(const struct call *call, const struct flat_launch *launch,
     }
     const char *function = map->im2col ? "cuTensorMapEncodeIm2col" : "cuTensorMapEncodeTiled";
     char what[1024];
-    if (result < 0)
-        return no_function(function, "a tensor map cannot be encoded");
     snprintf(what, sizeof what, "a tensor map of %s cannot be encoded",
              kernel_name(call->plan, launch));
     return answer(result, function, what);
@@ -219,8 +213,7 @@ static int set_maps(const struct call *call, const struct flat_launch *launch,
         unsigned char *where = values + plan->map_at[m];
         if (is_encoded && call->state->map_addresses[m] == address)
             continue;
-        int can_replace = is_encoded && driver.cuTensorMapReplaceAddress &&
-                          (uintptr_t)where % VALUE_ALIGNMENT == 0;
+        int can_replace = is_encoded && (uintptr_t)where % VALUE_ALIGNMENT == 0;
         if (can_replace && !driver.cuTensorMapReplaceAddress(where, pointer(address)))
             continue;
         int status = encode_at(call, launch, map, where, address);

@@ -169,7 +169,8 @@ static int check_toolkit(const pallasc_plan *plan, const struct flat_cubin *cubi
                 version_text(version, driver.version));
 }
 
-static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin,
+/* Here and below, `what` is the start of messages: "kernel K cannot be loaded on D". */
+static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin, const char *what,
                        cuda_library *library)
 {
     const uint8_t *sha256 = plan->blobs[cubin->blob].sha256;
@@ -178,9 +179,6 @@ static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin,
         return status;
     struct loaded *entry = look_up(libraries, sha256, -1);
     if (!entry) {
-        char digest[65], what[64];
-        sha256_text(sha256, digest);
-        snprintf(what, sizeof what, "the cubin %.12s cannot be loaded", digest);
         entry = new_entry(sha256, -1);
         if (!entry)
             return fail_host_memory();
@@ -202,18 +200,15 @@ static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin,
 
 /* Compare the plan with the parameters that the driver reports, if it can report them. */
 static int check_parameters(const pallasc_plan *plan, const struct flat_launch *launch,
-                            cuda_kernel kernel)
+                            cuda_kernel kernel, const char *what)
 {
     const struct flat_kernel *own = &plan->kernels[launch->kernel];
-    char what[WHAT_BYTES], texts[2][512];
+    char texts[2][512];
     uint32_t told[MOST_SHOWN];
     size_t offset, size, count = 0;
     int same = 1;
     if (driver.version < PARAMETER_QUERIES)
         return PALLASC_OK;
-    snprintf(what, sizeof what, "the parameters of %s cannot be read", kernel_name(plan, launch));
-    if (!driver.cuKernelGetParamInfo)
-        return no_function("cuKernelGetParamInfo", what);
     for (; count <= own->size_count; count++) {
         int result = driver.cuKernelGetParamInfo(kernel, count, &offset, &size);
         if (result == CUDA_INVALID_VALUE)
@@ -235,12 +230,9 @@ static int check_parameters(const pallasc_plan *plan, const struct flat_launch *
 }
 
 static int raise_attribute(cuda_kernel kernel, const struct device *device, int attribute,
-                           const char *name, int value)
+                           int value, const char *what)
 {
-    char what[WHAT_BYTES];
     int held = 0;
-    snprintf(what, sizeof what, "%s of a kernel cannot be set to %d on %s", name, value,
-             device->label);
     int status =
         CALL(what, cuKernelGetAttribute, &held, attribute, kernel, device->ordinal);
     if (!status && held < value)
@@ -250,15 +242,14 @@ static int raise_attribute(cuda_kernel kernel, const struct device *device, int 
 
 /* Raise the limits of a kernel on a device to the needs of this launch. */
 static int allow(const pallasc_plan *plan, const struct flat_launch *launch, cuda_kernel kernel,
-                 const struct device *device)
+                 const struct device *device, const char *what)
 {
     int status = PALLASC_OK;
     if (smem_bytes(plan, launch) > DEFAULT_SMEM_BYTES)
         status = raise_attribute(kernel, device, FUNCTION_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                 "MAX_DYNAMIC_SHARED_SIZE_BYTES", (int)launch->smem_bytes);
+                                 (int)launch->smem_bytes, what);
     if (!status && product(launch->cluster) > PORTABLE_CLUSTER)
-        status = raise_attribute(kernel, device, FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
-                                 "NON_PORTABLE_CLUSTER_SIZE_ALLOWED", 1);
+        status = raise_attribute(kernel, device, FUNCTION_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1, what);
     return status;
 }
 
@@ -286,19 +277,14 @@ void set_config(struct cuda_launch_config *config, struct cuda_launch_attribute 
 }
 
 static int check_cluster(const pallasc_plan *plan, const struct flat_launch *launch,
-                         cuda_function function, const struct device *device)
+                         cuda_function function, const struct device *device, const char *what)
 {
     struct cuda_launch_attribute attributes[2];
     struct cuda_launch_config config;
-    char what[WHAT_BYTES];
     int count = 0;
     const uint32_t *cluster = launch->cluster;
-    const char *kernel = kernel_name(plan, launch);
     if (!cluster[0])
         return PALLASC_OK;
-    snprintf(what, sizeof what, "clusters of %s cannot be counted", kernel);
-    if (!driver.cuOccupancyMaxActiveClusters)
-        return no_function("cuOccupancyMaxActiveClusters", what);
     set_config(&config, attributes, launch, NULL);
     int result = driver.cuOccupancyMaxActiveClusters(&count, function, &config);
     if (result && result != CUDA_INVALID_CLUSTER_SIZE)
@@ -307,17 +293,15 @@ static int check_cluster(const pallasc_plan *plan, const struct flat_launch *lau
         return PALLASC_OK;
     return fail(PALLASC_ERROR_DEVICE, "Compile with a smaller cluster.",
                 "a cluster of %u×%u×%u blocks of %s is too large for %s: none fits.", cluster[0],
-                cluster[1], cluster[2], kernel, device->label);
+                cluster[1], cluster[2], kernel_name(plan, launch), device->label);
 }
 
 /* Call with the context current and captures protected. */
 static int load_function(const pallasc_plan *plan, const struct flat_launch *launch,
-                         cuda_kernel kernel, const struct device *device, cuda_function *function)
+                         cuda_kernel kernel, const struct device *device, const char *what,
+                         cuda_function *function)
 {
-    char what[WHAT_BYTES];
-    int version, status = allow(plan, launch, kernel, device);
-    snprintf(what, sizeof what, "kernel %s cannot be loaded on %s", kernel_name(plan, launch),
-             device->label);
+    int version, status = allow(plan, launch, kernel, device, what);
     if (!status)
         status = CALL(what, cuKernelGetFunction, function, kernel);
     if (status)
@@ -326,7 +310,7 @@ static int load_function(const pallasc_plan *plan, const struct flat_launch *lau
         status = CALL(what, cuFuncLoad, *function);
     else
         status = CALL(what, cuFuncGetAttribute, &version, FUNCTION_BINARY_VERSION, *function);
-    return status ? status : check_cluster(plan, launch, *function, device);
+    return status ? status : check_cluster(plan, launch, *function, device, what);
 }
 
 static int ready_function(const pallasc_plan *plan, const struct flat_launch *launch,
@@ -338,17 +322,17 @@ static int ready_function(const pallasc_plan *plan, const struct flat_launch *la
     cuda_kernel kernel = NULL;
     snprintf(what, sizeof what, "kernel %s cannot be loaded on %s", kernel_name(plan, launch),
              device->label);
-    int status = get_library(plan, &plan->cubins[own->cubin], &library);
+    int status = get_library(plan, &plan->cubins[own->cubin], what, &library);
     if (!status)
         status = CALL(what, cuLibraryGetKernel, &kernel, library, string_of(plan, own->name));
     if (!status)
-        status = check_parameters(plan, launch, kernel);
+        status = check_parameters(plan, launch, kernel, what);
     if (status)
         return status;
     struct entered entered;
     status = enter_quietly(&entered, device);
     if (!status)
-        status = load_function(plan, launch, kernel, device, function);
+        status = load_function(plan, launch, kernel, device, what, function);
     leave(&entered);
     return status;
 }
@@ -369,7 +353,7 @@ static int copy_constant(const pallasc_plan *plan, uint32_t number, const struct
                   device->stream);
     if (!status)
         status = CALL(what, cuStreamSynchronize, device->stream);
-    if (status && driver.cuMemFree)
+    if (status)
         driver.cuMemFree(*address);
     return status;
 }

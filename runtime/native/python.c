@@ -80,9 +80,7 @@ typedef struct program {
     void *context; /* the device's primary context */
     int (*current_context)(void **context);
     int (*current_device)(int *device);
-    int array_count;
-    bool uses_workspace;
-    _Atomic(int) stream_count;
+    _Atomic(unsigned) stream_count;
     _Atomic(void *) streams[MOST_STREAMS];
 } program;
 
@@ -99,8 +97,8 @@ static void program_dealloc(PyObject *self)
 
 static bool knows_stream(program *self, void *stream)
 {
-    int count = atomic_load_explicit(&self->stream_count, memory_order_acquire);
-    for (int n = 0; n < count && n < MOST_STREAMS; n++)
+    unsigned count = atomic_load_explicit(&self->stream_count, memory_order_acquire);
+    for (unsigned n = 0; n < count && n < MOST_STREAMS; n++)
         if (atomic_load_explicit(&self->streams[n], memory_order_relaxed) == stream)
             return true;
     return false;
@@ -109,31 +107,26 @@ static bool knows_stream(program *self, void *stream)
 static void add_stream(program *self, void *stream)
 {
     /* Two threads may take slots at the same time, so a slot only counts once filled; until then
-     * its handle is NULL, which is never looked up. When all are full, the oldest are
-     * overwritten. */
-    int place = atomic_fetch_add(&self->stream_count, 1);
-    if (place < 0 || place > (1 << 30)) {
-        atomic_store(&self->stream_count, MOST_STREAMS);
-        place = 0;
-    }
+     * its handle is NULL, which is never looked up. When all are full, the oldest are overwritten.
+     * When the count wraps around, streams are admitted again. */
+    unsigned place = atomic_fetch_add(&self->stream_count, 1);
     atomic_store_explicit(&self->streams[place % MOST_STREAMS], stream, memory_order_release);
 }
 
-/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice, arrays,
- * uses_workspace) */
+/* This function and those that create fronts and routes trust their arguments, which only
+ * runtime/calls/native_path.py passes: it checks the number of arrays, and plans are checked when they
+ * are read. */
+
+/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice) */
 static PyObject *make_program(PyObject *module, PyObject *args)
 {
     PyObject *owner;
     unsigned long long launch, plan, context, current, ask_device;
-    int device, arrays, uses_workspace;
+    int device;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OKKiKKKip:program", &owner, &launch, &plan, &device, &context,
-                          &current, &ask_device, &arrays, &uses_workspace))
+    if (!PyArg_ParseTuple(args, "OKKiKKK:program", &owner, &launch, &plan, &device, &context,
+                          &current, &ask_device))
         return NULL;
-    if (!launch || !plan || !current || !ask_device || arrays < 0 || arrays >= MOST_ARRAYS) {
-        PyErr_SetString(PyExc_ValueError, "a program without a plan, or with too many arrays");
-        return NULL;
-    }
     program *self = PyObject_New(program, program_type);
     if (!self)
         return NULL;
@@ -144,8 +137,6 @@ static PyObject *make_program(PyObject *module, PyObject *args)
     self->context = (void *)(uintptr_t)context;
     self->current_context = (int (*)(void **))(uintptr_t)current;
     self->current_device = (int (*)(int *))(uintptr_t)ask_device;
-    self->array_count = arrays;
-    self->uses_workspace = uses_workspace != 0;
     atomic_init(&self->stream_count, 0);
     for (int n = 0; n < MOST_STREAMS; n++)
         atomic_init(&self->streams[n], NULL);
@@ -586,13 +577,6 @@ static route *choose(call *own)
     return NULL;
 }
 
-/* Returns whether a call of a route has all the arrays that the plan uses. */
-static bool fits(const route *way, const program *ready)
-{
-    return ready->array_count == way->input_count + way->result_count &&
-           (way->new_workspace || !ready->uses_workspace);
-}
-
 /* The program for a device, as a new reference, since a fork within the call makes fronts drop
  * theirs; NULL if Python must handle the call. Python creates it on first use. */
 static program *program_on(route *way, int device)
@@ -607,7 +591,7 @@ static program *program_on(route *way, int device)
         forget_error();
         return NULL;
     }
-    if (Py_TYPE(made) != program_type || !fits(way, (program *)made)) {
+    if (Py_TYPE(made) != program_type) {
         way->is_slow_on[device] = made == Py_False;
         Py_DECREF(made);
         return NULL;
@@ -1033,11 +1017,6 @@ static PyObject *make_front(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "iO!OO!OO!K:front", &what, &PyTuple_Type, &names, &missing,
                           &PyTuple_Type, &kinds, &capsule, &PyTuple_Type, &calls, &current))
         return NULL;
-    if (what < FRONT_CALL || what > FRONT_OPERATOR || PyTuple_Size(names) > MOST_ARRAYS ||
-        PyTuple_Size(kinds) > MOST_KINDS || PyTuple_Size(calls) != FRONT_CALLS) {
-        PyErr_SetString(PyExc_ValueError, "a front with too many parameters");
-        return NULL;
-    }
     allocfunc allocate_front = (allocfunc)PyType_GetSlot(front_type, Py_tp_alloc);
     front *self = (front *)allocate_front(front_type, 0);
     if (!self)
@@ -1092,19 +1071,16 @@ static bool is_row_major(const array_type *own)
 
 enum { HEAD = 4 }; /* words of an array before its shape */
 
-static bool read_arrays(route *made, const int64_t *words, size_t count, PyObject *dtypes)
+static bool read_arrays(route *made, const char *words, size_t bytes, PyObject *dtypes)
 {
-    made->words = malloc((count + 1) * sizeof *made->words);
+    made->words = malloc(bytes + 1);
     if (!made->words)
         return false;
-    memcpy(made->words, words, count * sizeof *words);
-    const int64_t *at = made->words, *end = made->words + count;
-    for (int n = 0; n < PyTuple_Size(dtypes); n++) {
+    memcpy(made->words, words, bytes);
+    const int64_t *at = made->words;
+    for (int n = 0; n < PyTuple_Size(dtypes); n++, at += HEAD + 2 * at[3]) {
         array_type *own = &made->arrays[n];
-        own->dtype = optional(PyTuple_GetItem(dtypes, n));
-        if (end - at < HEAD || at[3] < 0 || at[3] > (end - at - HEAD) / 2 || !own->dtype ||
-            !PyUnicode_Check(own->dtype))
-            return false;
+        own->dtype = Py_NewRef(PyTuple_GetItem(dtypes, n));
         own->code = at[0];
         own->bits = at[1];
         own->asks = at[2];
@@ -1113,51 +1089,30 @@ static bool read_arrays(route *made, const int64_t *words, size_t count, PyObjec
         own->strides = at + HEAD + own->ndim;
         own->is_row_major = is_row_major(own);
         made->any_plain |= (own->asks & ASK_PLAIN) != 0;
-        at += HEAD + 2 * own->ndim;
     }
-    return at == end;
+    return true;
 }
 
-/* Reads a route's slots (input numbers), updated inputs and leaves: each input must be a parameter,
- * and each result must be returned. */
-static bool read_structure(route *made, const front *self, PyObject *slots, PyObject *updated,
-                           PyObject *leaves)
+static int number_at(PyObject *tuple, Py_ssize_t n)
 {
-    bool has_slot[MOST_ARRAYS] = {false}, has_leaf[MOST_ARRAYS] = {false};
-    if (PyTuple_Size(slots) != self->slot_count || PyTuple_Size(leaves) > MOST_ARRAYS)
-        return false;
-    for (int n = 0; n < self->slot_count; n++) {
-        made->slots[n] = (int)PyLong_AsLong(PyTuple_GetItem(slots, n));
-        if (made->slots[n] >= made->input_count)
-            return false;
-        if (made->slots[n] >= 0)
-            has_slot[made->slots[n]] = true;
-    }
-    for (int n = 0; n < made->input_count; n++)
-        if (!has_slot[n])
-            return false;
+    return (int)PyLong_AsLong(PyTuple_GetItem(tuple, n));
+}
+
+/* Reads a route's slots (input numbers), updated inputs and leaves. Each input is a parameter, and
+ * each result is returned. */
+static void read_structure(route *made, PyObject *slots, PyObject *updated, PyObject *leaves)
+{
+    for (Py_ssize_t n = 0; n < PyTuple_Size(slots); n++)
+        made->slots[n] = number_at(slots, n);
     for (Py_ssize_t n = 0; n < PyTuple_Size(updated); n++) {
-        long number = PyLong_AsLong(PyTuple_GetItem(updated, n));
-        if (number < 0 || number >= made->input_count)
-            return false;
-        made->is_updated[number] = true;
+        made->is_updated[number_at(updated, n)] = true;
         made->updated_count++;
     }
     for (Py_ssize_t n = 0; n < PyTuple_Size(leaves); n++) {
-        int is_result, number;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(leaves, n), "pi", &is_result, &number))
-            return false;
-        int count = is_result ? made->result_count : made->input_count;
-        if (number < 0 || number >= count)
-            return false;
-        made->leaves[made->leaf_count++] = (leaf){is_result != 0, number};
-        if (is_result)
-            has_leaf[number] = true;
+        PyObject *pair = PyTuple_GetItem(leaves, n);
+        bool is_result = PyTuple_GetItem(pair, 0) == Py_True;
+        made->leaves[made->leaf_count++] = (leaf){is_result, number_at(pair, 1)};
     }
-    for (int n = 0; n < made->result_count; n++)
-        if (!has_leaf[n])
-            return false;
-    return !PyErr_Occurred() && (made->returns != RETURN_LEAF || made->leaf_count == 1);
 }
 
 /* add(inputs, arrays, dtypes, slots, updated, returns, leaves, new_results, new_workspace, calls) */
@@ -1173,33 +1128,22 @@ static PyObject *front_add(PyObject *object, PyObject *args)
                           &returns, &PyTuple_Type, &leaves, &PyTuple_Type, &results, &workspace,
                           &PyTuple_Type, &calls))
         return NULL;
-    Py_ssize_t arrays = inputs + PyTuple_Size(results);
     route *made = calloc(1, sizeof *made);
     if (!made)
         return PyErr_NoMemory();
-    bool is_good = inputs > 0 && arrays < MOST_ARRAYS && arrays == PyTuple_Size(dtypes) &&
-                   returns >= RETURN_LEAF && returns <= RETURN_NONE &&
-                   PyTuple_Size(calls) == ROUTE_CALLS;
-    if (is_good) {
-        made->input_count = inputs;
-        made->result_count = (int)PyTuple_Size(results);
-        made->returns = returns;
-        for (int n = 0; n < made->result_count; n++)
-            made->new_results[n] = optional(PyTuple_GetItem(results, n));
-        made->new_workspace = optional(workspace);
-        for (int n = 0; n < ROUTE_CALLS; n++)
-            made->calls[n] = optional(PyTuple_GetItem(calls, n));
-        made->all_new = all_new(made, self->what);
-        is_good = made->all_new &&
-                  read_arrays(made, (const int64_t *)(const void *)words,
-                              (size_t)word_bytes / sizeof(int64_t), dtypes) &&
-                  read_structure(made, self, slots, updated, leaves);
-    }
-    if (!is_good) {
+    made->input_count = inputs;
+    made->result_count = (int)PyTuple_Size(results);
+    made->returns = returns;
+    for (int n = 0; n < made->result_count; n++)
+        made->new_results[n] = Py_NewRef(PyTuple_GetItem(results, n));
+    made->new_workspace = optional(workspace);
+    for (int n = 0; n < ROUTE_CALLS; n++)
+        made->calls[n] = Py_NewRef(PyTuple_GetItem(calls, n));
+    made->all_new = all_new(made, self->what);
+    read_structure(made, slots, updated, leaves);
+    if (!made->all_new || !read_arrays(made, words, (size_t)word_bytes, dtypes)) {
         route_free(made);
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "a route with too many arrays, or damaged");
-        return NULL;
+        return PyErr_NoMemory();
     }
     /* The caller holds a lock, so nothing else adds to this front at the same time. */
     made->next = atomic_load(&self->first);

@@ -2,16 +2,26 @@
 
 #include "plan.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 const char *sizes_text(char *text, size_t capacity, const uint32_t *sizes, size_t count)
 {
-    size_t at = (size_t)snprintf(text, capacity, "[");
-    for (size_t i = 0; i < count && i < MOST_SHOWN && at + 16 < capacity; i++)
-        at += (size_t)snprintf(text + at, capacity - at, i ? ", %u" : "%u", sizes[i]);
-    snprintf(text + at, capacity - at, "]");
+    snprintf(text, capacity, "[");
+    for (size_t i = 0; i < count && i < MOST_SHOWN; i++)
+        append(text, capacity, i ? ", %u" : "%u", sizes[i]);
+    append(text, capacity, "]");
     return text;
+}
+
+void append(char *text, size_t capacity, const char *format, ...)
+{
+    size_t at = strlen(text);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(text + at, capacity - at, format, values);
+    va_end(values);
 }
 
 size_t character(const unsigned char *at, size_t room)

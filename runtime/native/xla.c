@@ -22,7 +22,6 @@
  * On the host platform, where XLA computes on the CPU, buffers are copied to a GPU and back, and
  * the call waits (host.c). There is no prepare stage: the first execution prepares. */
 #define _POSIX_C_SOURCE 200809L
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,10 +30,9 @@
 #include "driver.h"
 #include "host.h"
 #include "plan.h"
-#include "text.h"
 #include "xla_ffi.h"
 
-enum { MOST_PLANS = 256, KEY_DIGITS = 3 };
+enum { MOST_PLANS = 256, KEY_DIGITS = 3, REASON_BYTES = 1536 };
 
 /* One call of a program. */
 struct instance {
@@ -47,7 +45,7 @@ struct instance {
     int *places;               /* by buffer: its result's number, or -1 - its argument's number */
     atomic_uint epoch;         /* the epoch in which plans were chosen; see current_epoch */
     _Atomic(pallasc_plan *) chosen[MOST_DEVICES];
-    char *absent;              /* why plans were left out, one per line; NULL if none was */
+    char absent[REASON_BYTES]; /* why plans were left out, one per line */
     pallasc_plan *plans[];
 };
 
@@ -101,32 +99,6 @@ static void end_search(const struct search *search)
 
 /* ---- errors ---- */
 
-static ffi_error *error_of(const ffi_call *call, int code, const char *message)
-{
-    ffi_error_args args = {FFI_SIZE(ffi_error_args, code), NULL, message, code};
-    return call->api->create_error(&args);
-}
-
-PALLASC_PRINTF(3, 4)
-static ffi_error *refuse(const ffi_call *call, int code, const char *format, ...)
-{
-    char start[256];
-    va_list values, again;
-    va_start(values, format);
-    va_copy(again, values);
-    int size = vsnprintf(start, sizeof start, format, values);
-    char *whole = size < (int)sizeof start ? NULL : malloc((size_t)size + 1);
-    if (whole)
-        vsnprintf(whole, (size_t)size + 1, format, again);
-    va_end(again);
-    va_end(values);
-    char *text = whole ? whole : start;
-    make_showable(text); /* names are untrusted, and are truncated if there is no memory */
-    ffi_error *error = error_of(call, code, text);
-    free(whole);
-    return error;
-}
-
 /* The absl code closest to a pallasc status. */
 static int code_of(int status)
 {
@@ -140,10 +112,12 @@ static int code_of(int status)
     }
 }
 
-static void drop(const ffi_call *call, ffi_error *error)
+/* The error of this thread's last failure; NULL if nothing failed. */
+static ffi_error *error_of(const ffi_call *call, int status)
 {
-    ffi_error_destroy_args args = {FFI_SIZE(ffi_error_destroy_args, error), NULL, error};
-    call->api->destroy_error(&args);
+    ffi_error_args args = {FFI_SIZE(ffi_error_args, code), NULL, pallasc_last_error(),
+                           code_of(status)};
+    return status ? call->api->create_error(&args) : NULL;
 }
 
 /* ---- XLA's first queries ---- */
@@ -158,7 +132,6 @@ static void destroy(void *object)
     free(self->places);
     free(self->kernel);
     free(self->origin);
-    free(self->absent);
     free(self);
 }
 
@@ -214,16 +187,10 @@ static char *text_of(const ffi_attributes *attributes, const char *name)
     return text ? strndup(text->data, text->size) : strdup("");
 }
 
-/* Appends a reason as a line to a growing text, without its remedy; it is left out if there is no
- * memory. */
-static void add_reason(char **text, const char *line)
+/* Appends the first line of a message, without its remedy. */
+static void add_reason(char reasons[REASON_BYTES], const char *message)
 {
-    size_t before = *text ? strlen(*text) : 0, size = strcspn(line, "\n");
-    char *grown = realloc(*text, before + size + 4);
-    if (!grown)
-        return;
-    snprintf(grown + before, size + 4, "\n  %.*s", (int)size, line);
-    *text = grown;
+    append(reasons, REASON_BYTES, "\n  %.*s", (int)strcspn(message, "\n"), message);
 }
 
 static int same_arrays(const pallasc_plan *one, const pallasc_plan *other)
@@ -247,11 +214,12 @@ static int measure(struct instance *self)
         size_t bytes = pallasc_workspace_bytes(self->plans[n]);
         self->workspace_bytes = bytes > self->workspace_bytes ? bytes : self->workspace_bytes;
         if (n && !same_arrays(self->plans[0], self->plans[n]))
-            return PALLASC_ERROR_CORRUPT;
+            return fail(PALLASC_ERROR_CORRUPT, NULL,
+                        "%s: the plans of the call take different arrays.", self->kernel);
     }
     self->places = calloc(count + 1, sizeof *self->places);
     if (!self->places)
-        return PALLASC_ERROR_OUT_OF_MEMORY;
+        return fail_host_memory();
     for (size_t n = 0; n < count; n++) {
         pallasc_array array;
         pallasc_buffer(self->plans[0], n, &array);
@@ -267,13 +235,14 @@ static int measure(struct instance *self)
     return PALLASC_OK;
 }
 
-static ffi_error *open_plans(ffi_call *call, struct instance *self, const ffi_attributes *plans)
+static int open_plans(struct instance *self, const ffi_attributes *plans)
 {
     int is_damaged = 0;
     for (int64_t n = 0; n < plans->size; n++) {
         const ffi_span *data = plans->values[n];
         if (plans->types[n] != FFI_IS_STRING)
-            return refuse(call, FFI_DATA_LOSS, "%s: a plan of the call is not text.", self->kernel);
+            return fail(PALLASC_ERROR_CORRUPT, NULL, "%s: a plan of the call is not text.",
+                        self->kernel);
         struct search search = {.kernel = self->kernel};
         const ffi_span *key = plans->names[n];
         if (key->size > KEY_DIGITS)
@@ -284,29 +253,23 @@ static ffi_error *open_plans(ffi_call *call, struct instance *self, const ffi_at
         end_search(&search);
         is_damaged |= status == PALLASC_ERROR_NOT_FOUND && *search.damage;
         if (status == PALLASC_ERROR_NOT_FOUND)
-            add_reason(&self->absent, *search.damage ? search.damage : pallasc_last_error());
+            add_reason(self->absent, *search.damage ? search.damage : pallasc_last_error());
         else if (status)
-            return refuse(call, code_of(status), "%s: %s", self->kernel, pallasc_last_error());
+            return fail(status, NULL, "%s: %s", self->kernel, pallasc_last_error());
         else
             self->count++;
     }
     if (!self->count && is_damaged)
-        return refuse(call, FFI_DATA_LOSS,
-                      "the program names %s by digest, and the bundle that has its cubins is "
-                      "damaged:%s\nInstall or copy that bundle again.", self->kernel,
-                      self->absent ? self->absent : "");
+        return fail(PALLASC_ERROR_CORRUPT, NULL,
+                    "the program names %s by digest, and the bundle that has its cubins is "
+                    "damaged:%s\nInstall or copy that bundle again.", self->kernel, self->absent);
     if (!self->count)
-        return refuse(call, FFI_NOT_FOUND,
-                      "the program names %s by digest, and no open bundle has its cubins:%s\n"
-                      "Open %s before, with pallasc.load or pallasc.open_bundle, or export the "
-                      "kernel with its bytes.", self->kernel, self->absent ? self->absent : "",
-                      *self->origin ? self->origin : "the bundle that it came from");
-    int status = measure(self);
-    if (status)
-        return refuse(call, code_of(status), "%s: %s.", self->kernel,
-                      status == PALLASC_ERROR_CORRUPT ? "the plans of the call take different arrays"
-                                                      : "there is no memory for the call");
-    return NULL;
+        return fail(PALLASC_ERROR_NOT_FOUND, NULL,
+                    "the program names %s by digest, and no open bundle has its cubins:%s\n"
+                    "Open %s before, with pallasc.load or pallasc.open_bundle, or export the "
+                    "kernel with its bytes.", self->kernel, self->absent,
+                    *self->origin ? self->origin : "the bundle that it came from");
+    return measure(self);
 }
 
 static ffi_error *instantiate(ffi_call *call, struct platform *platform)
@@ -316,17 +279,16 @@ static ffi_error *instantiate(ffi_call *call, struct platform *platform)
         return error;
     const ffi_attributes *plans = attribute(&call->attributes, "plans", FFI_IS_DICTIONARY);
     if (!plans || plans->size < 1 || plans->size > MOST_PLANS)
-        return refuse(call, FFI_DATA_LOSS, "a call of pallasc needs 1 to %d plans.", MOST_PLANS);
+        return error_of(call, fail(PALLASC_ERROR_CORRUPT, NULL,
+                                   "a call of pallasc needs 1 to %d plans.", MOST_PLANS));
     size_t size = sizeof(struct instance) + (size_t)plans->size * sizeof(pallasc_plan *);
     struct instance *self = calloc(1, size);
     if (!self)
-        return refuse(call, FFI_RESOURCE_EXHAUSTED, "there is no memory for a call of a kernel.");
+        return error_of(call, fail_host_memory());
     self->kernel = text_of(&call->attributes, "kernel");
     self->origin = text_of(&call->attributes, "origin");
-    if (!self->kernel || !self->origin)
-        error = refuse(call, FFI_RESOURCE_EXHAUSTED, "there is no memory for a call of a kernel.");
-    else
-        error = open_plans(call, self, plans);
+    int has_memory = self->kernel && self->origin;
+    error = error_of(call, has_memory ? open_plans(self, plans) : fail_host_memory());
     if (!error) {
         ffi_state_args args = {FFI_SIZE(ffi_state_args, state), NULL, call->context,
                                FFI_INSTANTIATE, &platform->type, self};
@@ -360,39 +322,30 @@ static void notice_epoch(struct instance *self)
     atomic_store_explicit(&self->epoch, epoch, memory_order_release);
 }
 
-/* Returns the plan for a device, loaded there; NULL with `error` if there is none. */
-static pallasc_plan *choose(ffi_call *call, struct instance *self, int device, ffi_error **error)
+/* Finds the plan for a device, and loads it there. */
+static int choose(struct instance *self, int device, pallasc_plan **plan)
 {
-    if (device < 0 || device >= MOST_DEVICES) {
-        *error = refuse(call, FFI_FAILED_PRECONDITION, "%s: GPU %d is beyond the %d that calls "
-                        "inside XLA know.", self->kernel, device, MOST_DEVICES);
-        return NULL;
-    }
-    pallasc_plan *plan = atomic_load_explicit(&self->chosen[device], memory_order_acquire);
-    if (plan)
-        return plan;
-    const char *absence = self->absent ? "\nNot read from an open bundle:" : "";
-    const char *absent = self->absent ? self->absent : "";
-    char *reasons = NULL;
+    if (device < 0 || device >= MOST_DEVICES)
+        return fail(PALLASC_ERROR_DEVICE, NULL, "%s: GPU %d is beyond the %d that calls inside XLA "
+                    "know.", self->kernel, device, MOST_DEVICES);
+    *plan = atomic_load_explicit(&self->chosen[device], memory_order_acquire);
+    if (*plan)
+        return PALLASC_OK;
+    const char *absence = *self->absent ? "\nNot read from an open bundle:" : "";
+    char reasons[REASON_BYTES] = "";
     for (size_t n = 0; n < self->count; n++) {
         int status = pallasc_prepare(self->plans[n], device);
         if (!status) {
-            free(reasons);
-            atomic_store_explicit(&self->chosen[device], self->plans[n], memory_order_release);
-            return self->plans[n];
+            *plan = self->plans[n];
+            atomic_store_explicit(&self->chosen[device], *plan, memory_order_release);
+            return PALLASC_OK;
         }
-        if (status != PALLASC_ERROR_DEVICE || self->count == 1) {
-            free(reasons);
-            *error = refuse(call, code_of(status), "%s%s%s", pallasc_last_error(), absence,
-                            absent);
-            return NULL;
-        }
-        add_reason(&reasons, pallasc_last_error());
+        if (status != PALLASC_ERROR_DEVICE || self->count == 1)
+            return fail(status, NULL, "%s%s%s", pallasc_last_error(), absence, self->absent);
+        add_reason(reasons, pallasc_last_error());
     }
-    *error = refuse(call, FFI_FAILED_PRECONDITION, "no variant of %s fits GPU %d:%s%s%s",
-                    self->kernel, device, reasons ? reasons : "", absence, absent);
-    free(reasons);
-    return NULL;
+    return fail(PALLASC_ERROR_DEVICE, NULL, "no variant of %s fits GPU %d:%s%s%s", self->kernel,
+                device, reasons, absence, self->absent);
 }
 
 struct dtype {
@@ -420,8 +373,7 @@ static size_t elements(const int64_t *sizes, int64_t rank)
     return count;
 }
 
-static ffi_error *check_buffer(ffi_call *call, const struct instance *self, size_t number,
-                               const ffi_buffer *buffer)
+static int check_buffer(const struct instance *self, size_t number, const ffi_buffer *buffer)
 {
     pallasc_array array;
     pallasc_buffer(self->plans[0], number, &array);
@@ -429,56 +381,56 @@ static ffi_error *check_buffer(ffi_call *call, const struct instance *self, size
     size_t count = elements(array.shape, (int64_t)array.rank);
     size_t given = elements(buffer->dims, buffer->rank);
     if (strcmp(dtype.name, array.dtype) || given != count)
-        return refuse(call, FFI_INVALID_ARGUMENT,
-                      "%s: %s is %zu elements %s in the program, and the kernel takes %zu %s.",
-                      self->kernel, array.path, given, dtype.name, count, array.dtype);
+        return fail(PALLASC_ERROR_ARGUMENT, NULL,
+                    "%s: %s is %zu elements %s in the program, and the kernel takes %zu %s.",
+                    self->kernel, array.path, given, dtype.name, count, array.dtype);
     /* The plan may be untrusted, too. */
     if ((size_t)dtype.bits != array.bits)
-        return refuse(call, FFI_DATA_LOSS, "%s: %s has elements of %zu bits, and %s has %d.",
-                      self->kernel, array.path, array.bits, dtype.name, dtype.bits);
-    return NULL;
+        return fail(PALLASC_ERROR_CORRUPT, NULL, "%s: %s has elements of %zu bits, and %s has %d.",
+                    self->kernel, array.path, array.bits, dtype.name, dtype.bits);
+    return PALLASC_OK;
 }
 
 /* Checks the buffers of a call site against the kernel's arrays: the program may be untrusted. */
-static ffi_error *check_buffers(ffi_call *call, const struct instance *self)
+static int check_buffers(const ffi_call *call, const struct instance *self)
 {
     size_t results = self->updated + self->results + (self->workspace_bytes != 0);
     if (call->arguments.size != (int64_t)self->inputs || call->results.size != (int64_t)results)
-        return refuse(call, FFI_INVALID_ARGUMENT,
-                      "%s: the program passes %lld of %zu arrays and has room for %lld of %zu "
-                      "results.", self->kernel, (long long)call->arguments.size, self->inputs,
-                      (long long)call->results.size, results);
+        return fail(PALLASC_ERROR_ARGUMENT, NULL,
+                    "%s: the program passes %lld of %zu arrays and has room for %lld of %zu "
+                    "results.", self->kernel, (long long)call->arguments.size, self->inputs,
+                    (long long)call->results.size, results);
     for (int64_t n = 0; n < call->arguments.size; n++)
         if (call->arguments.types[n] != FFI_IS_BUFFER)
-            return refuse(call, FFI_INVALID_ARGUMENT, "%s: argument %lld is not an array.",
-                          self->kernel, (long long)n);
+            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: argument %lld is not an array.",
+                        self->kernel, (long long)n);
     for (int64_t n = 0; n < call->results.size; n++)
         if (call->results.types[n] != FFI_IS_BUFFER)
-            return refuse(call, FFI_INVALID_ARGUMENT, "%s: result %lld is not an array.",
-                          self->kernel, (long long)n);
+            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: result %lld is not an array.",
+                        self->kernel, (long long)n);
     for (size_t n = 0; n < self->inputs + self->results; n++) {
-        ffi_error *error = NULL;
+        int status = PALLASC_OK;
         if (n < self->inputs)
-            error = check_buffer(call, self, n, call->arguments.values[n]);
-        if (!error && self->places[n] >= 0)
-            error = check_buffer(call, self, n, call->results.values[self->places[n]]);
-        if (error)
-            return error;
+            status = check_buffer(self, n, call->arguments.values[n]);
+        if (!status && self->places[n] >= 0)
+            status = check_buffer(self, n, call->results.values[self->places[n]]);
+        if (status)
+            return status;
     }
     if (self->workspace_bytes) {
         const ffi_buffer *workspace = call->results.values[results - 1];
         struct dtype dtype = dtype_of(workspace->dtype);
         size_t bytes = elements(workspace->dims, workspace->rank);
         if (dtype.bits != 8 || bytes < self->workspace_bytes || bytes == SIZE_MAX)
-            return refuse(call, FFI_INVALID_ARGUMENT, "%s: the program has less than %zu bytes for "
-                          "temporaries.", self->kernel, self->workspace_bytes);
+            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: the program has less than %zu bytes for "
+                        "temporaries.", self->kernel, self->workspace_bytes);
     }
-    return NULL;
+    return PALLASC_OK;
 }
 
 /* An input that is updated in place has the memory of its result, as the program's alias promises.
  * Without an alias, the result is uninitialized memory. */
-static ffi_error *check_aliases(ffi_call *call, const struct instance *self)
+static int check_aliases(const ffi_call *call, const struct instance *self)
 {
     for (size_t n = 0; self->updated && n < self->inputs; n++) {
         if (self->places[n] < 0)
@@ -488,11 +440,11 @@ static ffi_error *check_aliases(ffi_call *call, const struct instance *self)
         pallasc_array array;
         pallasc_buffer(self->plans[0], n, &array);
         if (array.bytes && argument->data != result->data)
-            return refuse(call, FFI_INVALID_ARGUMENT,
-                          "%s: %s is updated in place, and the program gives its result other "
-                          "memory.", self->kernel, array.path);
+            return fail(PALLASC_ERROR_ARGUMENT, NULL,
+                        "%s: %s is updated in place, and the program gives its result other "
+                        "memory.", self->kernel, array.path);
     }
-    return NULL;
+    return PALLASC_OK;
 }
 
 /* Lists the addresses of a launch; returns the address of the memory for temporaries. */
@@ -510,28 +462,25 @@ static void *list_buffers(const ffi_call *call, const struct instance *self, voi
     return ((ffi_buffer *)call->results.values[self->updated + self->results])->data;
 }
 
-/* Collects everything that a launch needs; NULL with `error` if impossible. */
-static pallasc_plan *take(ffi_call *call, struct platform *platform, int device,
-                          struct instance **self, ffi_error **error)
+/* Collects everything that a launch needs. */
+static ffi_error *take(ffi_call *call, struct platform *platform, int device,
+                       struct instance **self, pallasc_plan **plan)
 {
-    *error = state_of(call, platform, self);
-    if (*error)
-        return NULL;
+    ffi_error *error = state_of(call, platform, self);
+    if (error)
+        return error;
     notice_epoch(*self);
+    int status = PALLASC_OK;
     if (!atomic_load_explicit(&(*self)->is_checked, memory_order_relaxed)) {
-        *error = check_buffers(call, *self);
-        if (*error)
-            return NULL;
-        atomic_store_explicit(&(*self)->is_checked, 1, memory_order_relaxed);
+        status = check_buffers(call, *self);
+        if (!status)
+            atomic_store_explicit(&(*self)->is_checked, 1, memory_order_relaxed);
     }
-    if ((*error = check_aliases(call, *self)))
-        return NULL;
-    return choose(call, *self, device, error);
-}
-
-static ffi_error *told(ffi_call *call, int status)
-{
-    return status ? error_of(call, code_of(status), pallasc_last_error()) : NULL;
+    if (!status)
+        status = check_aliases(call, *self);
+    if (!status)
+        status = choose(*self, device, plan);
+    return error_of(call, status);
 }
 
 PALLASC_API ffi_error *pallasc_xla_cuda_instantiate(ffi_call *call)
@@ -549,11 +498,11 @@ PALLASC_API ffi_error *pallasc_xla_cuda_prepare(ffi_call *call)
     if (atomic_load_explicit(&self->is_prepared, memory_order_acquire))
         return NULL;
     /* Errors on devices where the program does not run need not be reported. */
+    pallasc_plan *plan;
     int devices[MOST_DEVICES];
     int count = host_devices_in_use(devices, MOST_DEVICES);
     for (int n = 0; n < count; n++)
-        if (!choose(call, self, devices[n], &error))
-            drop(call, error);
+        choose(self, devices[n], &plan);
     atomic_store_explicit(&self->is_prepared, 1, memory_order_release);
     return NULL;
 }
@@ -568,13 +517,13 @@ PALLASC_API ffi_error *pallasc_xla_cuda_execute(ffi_call *call)
     if ((error = call->api->device_ordinal(&device)) || (error = call->api->stream(&stream)))
         return error;
     struct instance *self;
-    pallasc_plan *plan = take(call, &cuda, device.ordinal, &self, &error);
-    if (!plan)
+    pallasc_plan *plan;
+    if ((error = take(call, &cuda, device.ordinal, &self, &plan)))
         return error;
     void *buffers[FLAT_MOST_ARRAYS];
     void *workspace = list_buffers(call, self, buffers);
-    return told(call, pallasc_launch(plan, device.ordinal, buffers, self->inputs + self->results,
-                                       workspace, stream.stream));
+    return error_of(call, pallasc_launch(plan, device.ordinal, buffers,
+                                         self->inputs + self->results, workspace, stream.stream));
 }
 
 PALLASC_API ffi_error *pallasc_xla_host_instantiate(ffi_call *call)
@@ -589,10 +538,10 @@ PALLASC_API ffi_error *pallasc_xla_host_execute(ffi_call *call)
         return error;
     struct instance *self;
     int device = host_current_device();
-    pallasc_plan *plan = take(call, &host, device, &self, &error);
-    if (!plan)
+    pallasc_plan *plan;
+    if ((error = take(call, &host, device, &self, &plan)))
         return error;
     void *buffers[FLAT_MOST_ARRAYS];
     list_buffers(call, self, buffers);
-    return told(call, host_launch(plan, device, buffers));
+    return error_of(call, host_launch(plan, device, buffers));
 }

@@ -126,12 +126,6 @@ typedef struct ffi_error_args {
     int code;
 } ffi_error_args;
 
-typedef struct ffi_error_destroy_args {
-    size_t struct_size;
-    ffi_extension *extensions;
-    ffi_error *error;
-} ffi_error_destroy_args;
-
 typedef struct ffi_stream_args {
     size_t struct_size;
     ffi_extension *extensions;
@@ -177,7 +171,7 @@ struct ffi_api {
     const void *internal;
     ffi_error *(*create_error)(ffi_error_args *);
     void (*error_details)(void *);
-    void (*destroy_error)(ffi_error_destroy_args *);
+    void (*destroy_error)(void *);
     ffi_error *(*register_handler)(void *);
     ffi_error *(*stream)(ffi_stream_args *);
     ffi_error *(*register_type)(ffi_type_args *);

@@ -41,8 +41,8 @@ from pallasc.specs.user_files import replace_folder
 DEFAULT_MOST_BYTES = 4 << 30
 
 LIBRARY_SOURCES = (
-    *("cubin.c", "cuda_abi.h", "driver.c", "driver.h", "driver_functions.h", "errors.c"),
-    *("errors.h", "export/kernels.c", "export/kernels.h", "export/pallasc_tensor.h"),
+    *("cubin.c", "cuda_abi.h", "driver.c", "driver.h", "driver_functions.h", "driver_results.h"),
+    *("errors.c", "errors.h", "export/kernels.c", "export/kernels.h", "export/pallasc_tensor.h"),
     *("export/tvm_ffi.c", "flat_plan.h", "include/pallasc.h", "launch.c"),
     *("plan.c", "plan.h", "prepare.c", "prepare.h", "sha256.c", "sha256.h", "text.c", "text.h"),
 )

@@ -69,7 +69,7 @@ def test_an_unchanged_file_is_executed_once(
     monkeypatch.chdir(project.folder)  # errors show the path as it was given
     assert SpecReader(store=project.store).specs(["spec.py"])[0].location.file == "spec.py"
     assert counted() == 4
-    monkeypatch.setattr(collecting, "recorded", lambda names: "another")  # of installed packages
+    monkeypatch.setattr(collecting, "versions_text", lambda names: "another")
     SpecReader(store=project.store).specs([str(path)])
     assert counted() == 5
 

@@ -139,7 +139,7 @@ def test_a_variant_that_does_not_compile_hangs_or_dies_is_lost_alone(
     assert ran.code == 1
     told = {line.split("@")[0].split()[-1]: line for line in ran.out.splitlines() if "@" in line}
     start = "not checked  interpreter"
-    line = "not checked  all  broken@h100-sxm: it did not compile: "
+    line = "not checked  all          broken@h100-sxm: it did not compile: "
     assert told["broken"].startswith(line)
     assert "ValueError: no" in ran.out
     for name, why in (

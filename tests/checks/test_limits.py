@@ -101,4 +101,4 @@ def test_an_interrupted_check_writes_whole_reports_of_what_it_did(folder: Path, 
     assert (suite.get("tests"), suite.get("errors")) == ("2", "1")
     (run,) = json.loads((folder / "s.sarif").read_text())["runs"]
     told = json.dumps(run["invocations"])
-    assert "not checked  artifact  lasting@h100-sxm: interrupted" in told
+    assert "not checked  artifact     lasting@h100-sxm: interrupted" in told

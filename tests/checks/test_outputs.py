@@ -295,7 +295,7 @@ def test_a_quiet_check_shows_only_what_makes_it_fail(capsys: pytest.CaptureFixtu
     listeners.on_tick([("k@h100", 60.0)], 0, 2)
     out, err = capsys.readouterr()
     assert (out, err) == (
-        "found        artifact  k@h100  0.0 s\n  error: all wait [deadlock]\n",
+        "found        artifact     k@h100  0.0 s\n  error: all wait [deadlock]\n",
         "",
     )
 

@@ -62,8 +62,8 @@ def test_pick_writes_a_table_that_builds_follow(
     table = tuned.parent / "kernels.tuned.yaml"
     assert result.code == 0
     assert result.out == (
-        "matmul on h100-sxm: 1 of 2 configurations and 2 of 4 artifacts for 2 keys; slower than "
-        "the best by 0.50 % in the geometric mean, 1.00 % at most\n"
+        "matmul on h100-sxm: uses 1 of 2 configurations and 2 of 4 artifacts for 2 keys; slower "
+        "than the best by 0.50 % (geometric mean), at most 1.00 %\n"
         "   GPU       KEY     BEFORE  AFTER         µs  SLOWER\n"
         "+  h100-sxm  m=512           tile=2048  10.62  1.00 %\n"
         "+  h100-sxm  m=1024          tile=2048  20.94  0.00 %\n"

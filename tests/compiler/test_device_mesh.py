@@ -49,7 +49,7 @@ def test_a_function_that_needs_no_peers_is_one_of_its_mesh_still(meshes: Any) ->
 
 
 def test_collectives_of_xla_and_axes_without_a_mesh_are_refused(meshes: Any) -> None:
-    assert "a collective over devices (all reduce)" in meshes["summed"].error["message"]
+    assert "XLA's operation all_reduce" in meshes["summed"].error["message"]
     error = meshes["without_a_mesh"].error
     assert "unbound axis name: x" in error["message"]
     assert error["hint"].endswith("; devices are declared in the spec: mesh: {x: 4}.")

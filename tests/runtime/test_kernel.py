@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,24 @@ def test_unchecked_still_looks_at_the_first_arrays(runtime: Any, framework: Any)
         ArgumentError, match="misaligned by 4 bytes: the kernel requires multiples of 256"
     ):
         kernel(a, b)
+
+
+def test_a_misaligned_array_is_named_where_several_variants_fit(
+    runtime: Any, framework: Any
+) -> None:
+    whole = made.add(target="h100-pcie")
+    plan = json.loads(json.dumps(whole.record["plan"]))
+    plan["buffers"][1]["alignment"] = 16
+    other = made.Artifact({**whole.record, "plan": plan}, whole.blob)
+    kernel = Kernels([("made", {}, made.add()), ("made", {}, other)])["made"]
+    a, b = (framework.tensor("f32[4, 64]") for _ in range(2))
+    kernel(a, b)
+    b.pointer += 8
+    for _ in range(2):
+        with pytest.raises(
+            ArgumentError, match=r"b starts at .* 8 bytes: the kernel requires multiples of 256"
+        ):
+            kernel(a, b)
 
 
 def test_what_is_preloaded_or_prepared_is_loaded_once(runtime: Any, framework: Any) -> None:

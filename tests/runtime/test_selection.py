@@ -11,7 +11,8 @@ import pytest
 from pallasc.errors import SelectionError
 from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.selection import arch_refusal, fitting_candidates, refusal, select
+from pallasc.runtime.matching.selection import arch_refusal, refusal
+from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.gpus import MODELS
 
 
@@ -62,18 +63,18 @@ def test_what_several_devices_run_together_is_refused_in_one_sentence() -> None:
     plan = made_for_four.artifact.plan
     made_for_four.artifact.__dict__["plan"] = replace(plan, mesh=(("x", 2), ("y", 2)))
     reason = "it runs on 4 devices together, which this runtime cannot launch"
-    assert refusal(made_for_four, _device(), None, None) == reason
+    assert refusal(made_for_four, _device(), None) == reason
     with pytest.raises(SelectionError, match=reason):
-        select([made_for_four], _device())
+        Selector([made_for_four]).select(_device())
     with pytest.raises(SelectionError, match=reason):
-        fitting_candidates([made_for_four], _device())
-    assert select([made_for_four, alone := _candidate()], _device()) is alone
+        Selector([made_for_four]).fitting(_device())
+    assert Selector([made_for_four, alone := _candidate()]).select(_device()) is alone
 
 
 def test_the_likest_variant_is_taken() -> None:
     candidates = [_candidate(name) for name in ("h200", "h100-pcie", "h100-sxm", "gh200", "b200")]
     for model in ("h200", "h100-pcie", "h100-sxm", "gh200", "b200"):
-        assert select(candidates, _device(model)).artifact.target["name"] == model
+        assert Selector(candidates).select(_device(model)).artifact.target["name"] == model
 
 
 @pytest.mark.parametrize(
@@ -82,29 +83,29 @@ def test_the_likest_variant_is_taken() -> None:
 )
 def test_a_model_is_known_by_any_name_that_drivers_give_it(model: str, name: str) -> None:
     candidates = [_candidate(each) for each in ("h100-sxm", "h200", "gh200", "gb300", "b300")]
-    assert select(candidates, _device(model, name=name)).artifact.target["name"] == model
+    assert Selector(candidates).select(_device(model, name=name)).artifact.target["name"] == model
 
 
 def test_a_model_with_as_many_multiprocessors_stands_in() -> None:
     candidates = [_candidate("h100-pcie"), _candidate("h200")]
-    assert select(candidates, _device("h100-sxm")).artifact.target["name"] == "h200"
+    assert Selector(candidates).select(_device("h100-sxm")).artifact.target["name"] == "h200"
 
 
 def test_an_unknown_model_takes_the_nearest_number_of_multiprocessors() -> None:
     candidates = [_candidate("h100-pcie"), _candidate("h100-sxm")]
     device = _device(name="NVIDIA H100 NVL", sm_count=120)
-    assert select(candidates, device).artifact.target["name"] == "h100-pcie"
+    assert Selector(candidates).select(device).artifact.target["name"] == "h100-pcie"
 
 
 def test_the_exact_architecture_goes_before_the_family_and_that_before_older_ones() -> None:
     exact = _candidate("b300")
     family = _candidate("b200", arch="sm_100f")
-    assert select([family, exact], _device("b300")) is exact
-    assert select([family], _device("b300")) is family
+    assert Selector([family, exact]).select(_device("b300")) is exact
+    assert Selector([family]).select(_device("b300")) is family
     old, newer = _candidate("a100-sxm"), _candidate("a6000")
     device = _device("l40s")
-    assert select([old, newer], device) is newer
-    assert select([old], device) is old
+    assert Selector([old, newer]).select(device) is newer
+    assert Selector([old]).select(device) is old
 
 
 @pytest.mark.parametrize(
@@ -123,15 +124,15 @@ def test_the_exact_architecture_goes_before_the_family_and_that_before_older_one
 def test_blocks_at_a_time(grid: tuple[int, int, int], smem: int, sms: int, fits: bool) -> None:
     step = made.launch("three", 0, 1, 2, grid=grid, dynamic_smem_bytes=smem)
     candidate = Candidate("sum", {}, made.artifact(step, code=b"none"))
-    assert (refusal(candidate, _device(sm_count=sms), None, None) is None) == fits
+    assert (refusal(candidate, _device(sm_count=sms), None) is None) == fits
 
 
 def test_each_point_has_one_fitting_candidate() -> None:
     ones = [_candidate(name, params={"n": n}) for n in (1, 2) for name in ("h200", "h100-sxm")]
-    found = fitting_candidates(ones, _device())
+    found = Selector(ones).fitting(_device())
     assert [(variant.params["n"], variant.artifact.target["name"]) for variant in found] == [
         (1, "h100-sxm"),
         (2, "h100-sxm"),
     ]
     with pytest.raises(SelectionError, match="no variant of sum fits"):
-        fitting_candidates(ones, _device("b200"))
+        Selector(ones).fitting(_device("b200"))

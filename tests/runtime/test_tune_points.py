@@ -164,7 +164,7 @@ Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
 
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Run a job of one key in a world, and return its contest and the lost points."""
+    """Run a job of one key in a world, and return its contest and the excluded points."""
     monkeypatch.setattr(measure, "PointProcess", FakeProcess)
 
     def run(world: World, rules: Rules, name: str = "results.jsonl") -> Any:

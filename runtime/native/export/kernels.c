@@ -41,40 +41,30 @@ static int takes(const struct variant *variant, const pallasc_tensor *tensors, s
 
 /* ---- messages for arrays that do not fit ---- */
 
-struct text {
-    char bytes[1024];
-    size_t at;
-};
+enum { TEXT_BYTES = 1024 };
 
-static void add(struct text *text, const char *format, const char *string, long long number)
-{
-    size_t room = sizeof text->bytes - text->at;
-    int made = string ? snprintf(text->bytes + text->at, room, format, string)
-                      : snprintf(text->bytes + text->at, room, format, number);
-    text->at += made < 0 ? 0 : (size_t)made < room ? (size_t)made : room - 1;
-}
-
-static void add_numbers(struct text *text, const int64_t *numbers, size_t count)
+static void add_numbers(char text[TEXT_BYTES], const int64_t *numbers, size_t count)
 {
     for (size_t i = 0; i < count; i++)
-        add(text, i ? ", %lld" : "%lld", NULL, numbers[i]);
+        append(text, TEXT_BYTES, i ? ", %lld" : "%lld", (long long)numbers[i]);
 }
 
 static int no_variant(const struct kernel *kernel, const pallasc_tensor *tensors, size_t count)
 {
-    struct text text = {"", 0};
+    char text[TEXT_BYTES] = "";
     for (size_t i = 0; i < count; i++) {
-        add(&text, i ? ", %s[" : "%s[", tensors[i].dtype ? tensors[i].dtype : "no dtype", 0);
-        add_numbers(&text, tensors[i].shape, tensors[i].rank);
-        add(&text, "%s", "]", 0);
+        append(text, TEXT_BYTES, i ? ", %s[" : "%s[",
+               tensors[i].dtype ? tensors[i].dtype : "no dtype");
+        add_numbers(text, tensors[i].shape, tensors[i].rank);
+        append(text, TEXT_BYTES, "]");
         if (tensors[i].strides && tensors[i].rank) {
-            add(&text, "%s", " with strides ", 0);
-            add_numbers(&text, tensors[i].strides, tensors[i].rank);
+            append(text, TEXT_BYTES, " with strides ");
+            add_numbers(text, tensors[i].strides, tensors[i].rank);
         }
     }
     return fail(PALLASC_ERROR_ARGUMENT, "The header lists the arrays of each variant.",
                 "%s: none of %zu variants takes %s.", kernel->name, kernel->count,
-                count ? text.bytes : "no arrays");
+                count ? text : "no arrays");
 }
 
 /* ---- GPUs ---- */

@@ -40,10 +40,10 @@ static ffi_error *create_error(ffi_error_args *args)
     return error;
 }
 
-static void destroy_error(ffi_error_destroy_args *args)
+static void free_error(ffi_error *error)
 {
-    free(args->error->message);
-    free(args->error);
+    free(error->message);
+    free(error);
     errors--;
 }
 
@@ -85,7 +85,6 @@ static ffi_api api = {
     .struct_size = sizeof api,
     .version = {sizeof(ffi_version), NULL, 0, 9},
     .create_error = create_error,
-    .destroy_error = destroy_error,
     .stream = stream,
     .register_type = register_type,
     .set_state = set_state,
@@ -101,7 +100,7 @@ static const char *told(ffi_error *error, int *code)
         return NULL;
     free(last.message);
     last.message = strdup(error->message);
-    destroy_error(&(ffi_error_destroy_args){sizeof(ffi_error_destroy_args), NULL, error});
+    free_error(error);
     return last.message;
 }
 

@@ -114,7 +114,7 @@ for number in range(2):
         "made is not prepared on GPU 0.",
         "  Call pallasc_prepare for this device before.",
         "this process was forked from one that uses the GPU; CUDA does not work in it.",
-        f"  {devices.INIT_HINTS[3]}",
+        '  Start processes with multiprocessing.get_context("spawn").',
         "ok",
     ]
 

@@ -67,7 +67,10 @@ def _steps() -> Artifact:
 
 
 CLUSTERS = made.launch("one", 0, grid=(16, 1, 1), cluster=(16, 1, 1))
-IN_WORDS = (*sorted(devices.INIT_REASONS), 1), (*sorted(devices.HINTS), 4)
+IN_WORDS = (
+    (*(code for code, *_ in devices.rows("START")), 1),
+    (*devices.rows("STICKY")[0], *(code for code, _ in devices.rows("RESULT")), 4),
+)
 """Answers of cuInit, and of a launch, that have their own words; the last has none."""
 
 # Artifact, and options of the driver, or the call that fails: function, answer, which call.

@@ -64,7 +64,6 @@ SAME_NUMBER(XLA_FFI_ExecutionStage_EXECUTE, FFI_EXECUTE);
 
 SAME_SIZE(XLA_FFI_Error_Create_Args, ffi_error_args, code);
 SAME_FIELD(XLA_FFI_Error_Create_Args, message, ffi_error_args, message);
-SAME_SIZE(XLA_FFI_Error_Destroy_Args, ffi_error_destroy_args, error);
 SAME_NUMBER(XLA_FFI_Error_Code_INVALID_ARGUMENT, FFI_INVALID_ARGUMENT);
 SAME_NUMBER(XLA_FFI_Error_Code_NOT_FOUND, FFI_NOT_FOUND);
 SAME_NUMBER(XLA_FFI_Error_Code_RESOURCE_EXHAUSTED, FFI_RESOURCE_EXHAUSTED);

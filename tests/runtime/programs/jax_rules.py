@@ -139,8 +139,8 @@ def declared_batches(both: Any) -> None:
         for declared in (kernel, kernels["own"], lambda x: tiled(x, tile=64)):
             assert first(jax.vmap(declared)(both)) == [6, 10]
         for name, words in {
-            "alone": "alone cannot be used under jax.vmap: its spec names the kernel elsewhere for "
-            "that, which was not opened with it.",
+            "alone": "alone cannot be used under jax.vmap: the kernel elsewhere, which its spec "
+            "names, was not opened with it.",
             "undeclared": "undeclared cannot be used under jax.vmap: its shapes are fixed.",
             "several": "variants of several name several kernels for jax.vmap: batched, own.",
         }.items():
@@ -187,8 +187,8 @@ def derivatives(a: Any, b: Any) -> None:
         ),
         (
             single("backward", "two", 1),
-            f"{takes} take 3 or 4 arrays: its inputs, its results or not, and their cotangents. "
-            "backward takes 1.",
+            f"{takes} take 3 or 4 arrays: multiply's inputs, optionally its results, and their "
+            "cotangents. backward takes 1.",
         ),
         (
             single("backward", "four", 3),

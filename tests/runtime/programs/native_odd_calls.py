@@ -206,7 +206,7 @@ class Case:
         """Return the program."""
         addresses = address("plan_launch"), address("driver_context"), address("driver_device")
         numbers = addresses[0], 7, device, CONTEXT, *addresses[1:]
-        return native.program(self, *numbers, 3, self.has_workspace)
+        return native.program(self, *numbers)
 
     def describe(self, array):
         """Return what Python tells of an array, mostly as it is."""

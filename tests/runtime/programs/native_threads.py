@@ -112,8 +112,6 @@ def ready(device):
         CONTEXT,
         address(current_context),
         address(launch),
-        3,
-        False,
     )
 
 

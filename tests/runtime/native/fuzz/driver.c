@@ -233,6 +233,13 @@ static int cuKernelSetAttribute(int attribute, int value, cuda_kernel kernel, in
 static int cuKernelGetFunction(cuda_function *function, cuda_kernel kernel) { *function = (cuda_function)kernel; return 0; }
 static int cuFuncLoad(cuda_function function) { return function == NULL; }
 
+static int cuFuncGetAttribute(int *value, int attribute, cuda_function function)
+{
+    wrong("only drivers older than cuFuncLoad are asked for %d of %p, into %p", attribute,
+          (void *)function, (void *)value);
+    return 1;
+}
+
 static int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     *value = attribute == DEVICE_MAJOR             ? sm[device] / 10
@@ -450,10 +457,6 @@ static int cuGetProcAddress_v2(const char *name, void **found, int version, uint
         memcpy(found, &own, sizeof own);       \
         return version > 13000 || flags != 0;  \
     }
-#define ABSENT(function) \
-    if (!strcmp(name, #function)) return *status = 1;
-    ABSENT(cuFuncGetAttribute)
-#define cuFuncGetAttribute NULL
 #include "driver_functions.h"
 #undef FUNCTION
     return 1;
