@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,6 +17,13 @@ from pallasc.compiler.builds.collect import assign
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def built(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Give a copy of the store, to which checks add variants."""
+    store = tmp_path_factory.mktemp("shards") / "store"
+    return replace(built, store=Path(shutil.copytree(built.store, store, symlinks=True)))
 
 
 @pytest.fixture
