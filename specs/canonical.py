@@ -224,10 +224,10 @@ def _reader(kind: Any) -> _Reader:
     if origin is list or Ellipsis in parts:
         return partial(_sequence, origin, _reader(parts[0]))
     if origin is tuple:
-        return partial(_row, tuple, [_reader(part) for part in parts], 0)
+        return partial(_row, lambda *values: values, [_reader(part) for part in parts], 0)
     if issubclass(kind, tuple):
         readers = [_reader(part) for part in kind.__annotations__.values()]
-        return partial(_row, lambda values: kind(*values), readers, len(kind._field_defaults))
+        return partial(_row, kind, readers, len(kind._field_defaults))
     named = {name: _reader(hint) for name, hint in kind.__annotations__.items()}
     known = fields(kind) if is_dataclass(kind) else ()
     needed = {own.name for own in known if own.default is own.default_factory is MISSING}
@@ -275,12 +275,12 @@ def _mapping(reader: _Reader, data: object) -> object:
 
 
 def _row(
-    make: Callable[[Any], object], readers: Sequence[_Reader], optional: int, data: object
+    make: Callable[..., object], readers: Sequence[_Reader], optional: int, data: object
 ) -> object:
     values = as_list(data)
     if not len(readers) - optional <= len(values) <= len(readers):
         raise TypeError(f"expected {len(readers)} values, got {len(values)}")
-    return make(reader(value) for reader, value in zip(readers, values, strict=False))
+    return make(*[reader(value) for reader, value in zip(readers, values, strict=False)])
 
 
 def _optional(reader: _Reader, data: object) -> object:

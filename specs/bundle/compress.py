@@ -8,6 +8,7 @@ any zstd library.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from pallasc.errors import CorruptError, SpecError
@@ -26,7 +27,10 @@ _MAGIC = b"\x28\xb5\x2f\xfd"
 # The densest block of zstd: a 3-byte header and 1 byte that is repeated 128 Ki times.
 _MOST_DENSE = 2**15
 _LEAST_WINDOW_BYTES = 2**20
+_SMALL_BYTES = 2**18
 _MOST_WINDOW_BYTES = 2**27
+
+_THREAD = threading.local()
 
 
 def library_version() -> str:
@@ -105,13 +109,10 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
 
     if not stored or stored[0] or not 0 < size <= len(stored) * _MOST_DENSE:
         raise CorruptError(f"{len(stored)} bytes are not a frame of {size} bytes")
-    needed = 1 << ((size + len(dictionary)).bit_length() + 1)
+    small = not dictionary and size <= _SMALL_BYTES
     try:
-        content = zstd.ZstdDecompressor(
-            dict_data=_dictionary(dictionary),
-            # This bounds zstd's memory.
-            max_window_size=min(max(needed, _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES),
-        ).decompress(
+        decompressor = _small_decompressor() if small else _decompressor(size, dictionary)
+        content = decompressor.decompress(
             # By default, zstd ignores bytes after a frame.
             _MAGIC + stored,
             max_output_size=size,
@@ -122,6 +123,28 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
     if len(content) != size:
         raise CorruptError(f"{len(stored)} bytes hold {len(content)} bytes instead of {size}")
     return content
+
+
+def _small_decompressor() -> zstandard.ZstdDecompressor:
+    """Return this thread's decompressor for small frames; creating one costs more than using it."""
+    decompressor: zstandard.ZstdDecompressor | None = getattr(_THREAD, "decompressor", None)
+    if decompressor is None:
+        decompressor = _THREAD.decompressor = _decompressor(_SMALL_BYTES, b"")
+    return decompressor
+
+
+def _decompressor(size: int, dictionary: bytes) -> zstandard.ZstdDecompressor:
+    import zstandard as zstd
+
+    return zstd.ZstdDecompressor(
+        dict_data=_dictionary(dictionary),
+        max_window_size=_window_bytes(size + len(dictionary)),
+    )
+
+
+def _window_bytes(size: int) -> int:
+    """Return the largest window allowed for a content, which bounds zstd's memory."""
+    return min(max(1 << (size.bit_length() + 1), _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
 
 
 def _dictionary(content: bytes) -> zstandard.ZstdCompressionDict | None:

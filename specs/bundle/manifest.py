@@ -74,6 +74,7 @@ MOST_CHANGED = 20
 _CONTENT_SCHEMA = b"pallasc bundle content 1\n"
 _MAX_RANK = 64
 _MOST_SHOWN = 5
+_PARAMS = Mapping[str, Scalar]
 
 
 class Array(NamedTuple):
@@ -320,7 +321,7 @@ class _About:
 
 def _entry(key: bytes, about: _About, digest_of: Callable[[int], str]) -> Entry:
     name, target, params = key.decode().split("\0")
-    values: Mapping[str, Scalar] = read(Mapping[str, Scalar], parse_json(params.encode()))
+    values: Mapping[str, Scalar] = read(_PARAMS, parse_json(params.encode()))
     if not (is_name(name) and is_name(target)):
         raise ValueError("a key cannot hold the name of its kernel or target")
     if sorted(about.order) != sorted(values):
