@@ -1,8 +1,9 @@
 """Files of the store: read whole, published whole, removed, quarantined, and locked.
 
-To publish a file, an exclusive temporary file is written on the same file system and synced, gets
-its name in one step, and the folder is synced. A crash at any moment leaves either the whole file
-under its name, or only a temporary file that no reader looks at.
+To publish a file, an exclusive temporary file is written on the same file system and synced, and
+gets its name in one step. A crash at any moment leaves either the whole file under its name, or
+only a temporary file that no reader looks at. Folders are not synced: a name that the machine's
+crash loses is a miss.
 
 The name of a temporary file begins with a token for its process, so that it can be removed after
 that process has died:
@@ -247,7 +248,6 @@ def publish_first(folders: Folders, place: str, to: str) -> bool:
             folders.status(to)
             return False
         folders.rename(place, to)
-    folders.sync(to.rpartition("/")[0])
     return True
 
 

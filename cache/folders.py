@@ -38,7 +38,6 @@ SHARED = stat.S_ISGID | stat.S_IWGRP
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 FILE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _NO_FOLDER = {errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
-_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES}
 _KINDS = {
     stat.S_IFLNK: "a symbolic link",
     stat.S_IFREG: "a file",
@@ -82,20 +81,6 @@ def share(made: int, folder: int, rights: int) -> None:
                 os.fchmod(made, mode | rights)
 
 
-def sync(descriptor: int, path: Path) -> None:
-    """Make the names in an open folder durable, if the file system can.
-
-    Raises:
-        OSError: the disk fails.
-    """
-    try:
-        with naming(path):
-            os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _NO_FOLDER_SYNC:
-            raise
-
-
 def make_root(path: Path) -> None:
     """Make the folder of a store and its parents; links are followed, since the user named them."""
     if path.is_dir():
@@ -110,7 +95,7 @@ def make_root(path: Path) -> None:
 
 
 def make_folder(name: str, above: int) -> None:
-    """Make a folder in `above`, and sync `above`."""
+    """Make a folder in `above`."""
     try:
         os.mkdir(name, FOLDER_MODE, dir_fd=above)
     except FileExistsError:
@@ -121,7 +106,6 @@ def make_folder(name: str, above: int) -> None:
             share(made, above, 0o070)
         finally:
             close(made)
-    sync(above, Path(name))
 
 
 def checked(name: str) -> str:
@@ -327,15 +311,6 @@ class Folders:
         """
         with self._above(place) as (descriptor, name):
             remove_tree(descriptor, name)
-
-    def sync(self, folder: str) -> None:
-        """Make the names in a folder durable, if the file system can.
-
-        Raises:
-            OSError: the disk fails.
-        """
-        with contextlib.suppress(PermissionError), self.opened(folder) as descriptor:
-            sync(descriptor, self.path(folder))
 
     def check(self, *, readable: bool = False) -> None:
         """Check that the store's folders are folders.

@@ -107,19 +107,15 @@ class FileDigests:
         path = os.path.abspath(path)
         return path in self._hashed or path in self._remembered
 
-    def hash_ahead(self, paths: Iterable[Path | str], threads: int | None = None) -> None:
+    def hash_ahead(self, paths: Iterable[Path | str]) -> None:
         """Hash files that are not cached, in threads; `digest` then returns the results.
 
-        Files that cannot be hashed are left to `digest`, which raises the error.
-
-        Args:
-            paths: files, with absolute paths.
-            threads: number of threads; by default one per core available to this process.
+        One core stays free for the worker that imports JAX at the same time. Files that cannot be
+        hashed are left to `digest`, which raises the error.
         """
         known = self._hashed.keys() | self._remembered.keys()
         waiting = sorted({str(path) for path in paths} - known, key=_size)  # last first
-        cores = len(os.sched_getaffinity(0))
-        number = min(threads or cores, _MOST_THREADS, len(waiting))
+        number = min(max(1, len(os.sched_getaffinity(0)) - 1), _MOST_THREADS)
         workers = [
             threading.Thread(target=self._hash_all, args=(waiting,), daemon=True)
             for _ in range(number)

@@ -468,7 +468,6 @@ class Store:
         to = format.relative_path(MANIFESTS, request_key)
         with files.temporary(self.folders, data) as place:
             self.folders.rename(place, to)
-        self.folders.sync(to.rpartition("/")[0])
 
     def why_not_writable(self) -> str:
         """Create the folder; return why nothing can be written there, "" if it is writable."""
@@ -558,18 +557,16 @@ class Store:
         return StoredArtifact(key, record, digest, self, file.data, held)
 
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
-        """Publish blobs by their digests; all are durable afterwards.
+        """Publish blobs by their digests.
 
         The last one wins, which makes no difference: two valid files with the same digest are
         equal, and a corrupt or unreadable one is replaced.
         """
-        places = {digest: format.relative_path(BLOBS, digest) for digest in sorted(blobs)}
-        for digest, to in places.items():
+        for digest in sorted(blobs):
+            to = format.relative_path(BLOBS, digest)
             if not self._is_kept(digest, to):
                 with files.temporary(self.folders, blobs[digest]) as place:
                     self.folders.rename(place, to)
-        for folder in sorted({to.rpartition("/")[0] for to in places.values()}):
-            self.folders.sync(folder)
 
     def _is_kept(self, digest: str, place: str) -> bool:
         """Return True if a blob is here and cannot be evicted before its new record exists."""

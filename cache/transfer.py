@@ -88,7 +88,6 @@ def publish_pack(
     try:
         with files.temporary(store.folders, write) as place:
             store.folders.rename(place, f"{format.PACKS}/{digest}")
-        store.folders.sync(format.PACKS)
         for entry in newer:
             store.publish_manifest(entry.name, entry.data)
     finally:
