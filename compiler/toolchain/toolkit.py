@@ -60,8 +60,8 @@ def hide_nvjitlink() -> str:
         The path of the real library if this process has already loaded it, which is too late;
         otherwise "".
     """
-    packages = {cuda: find_package(f"jax-cuda{cuda}-pjrt") for cuda in (13, 12)}
-    cuda, package = next(((c, p) for c, p in packages.items() if p), (0, None))
+    packages = ((cuda, find_package(f"jax-cuda{cuda}-pjrt")) for cuda in (13, 12))
+    cuda, package = next((found for found in packages if found[1] is not None), (0, None))
     if package is None:
         return ""
     if before := loaded_nvjitlink(cuda):
