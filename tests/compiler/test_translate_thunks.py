@@ -32,6 +32,17 @@ def _slice(index: int, offset: int = 0, size: int = 64) -> dict[str, int]:
     return {"buffer_allocation_index": index, "offset": offset, "size": size}
 
 
+def test_memset_and_memzero_become_fills() -> None:
+    steps = translate(
+        _executable(
+            _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 16, 32)}}),
+            _thunk(memset32bit_value_thunk={"dest_buffer": _slice(1), "value": 0x3FC00000}),
+            _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 0, 0)}}),
+        )
+    ).steps
+    assert steps == [Fill(0, 16, 32, 0, 1), Fill(1, 0, 64, 0x3FC00000, 4)]
+
+
 def test_nested_and_asynchronous_thunks_run_in_order() -> None:
     def zero(at: int) -> Any:
         return _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, at, 8)}})
