@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 import time
 from collections import Counter
@@ -91,6 +92,15 @@ def test_there_are_never_more_workers_than_jobs() -> None:
             if kind == "done" and task:
                 done.append(task.label)
     assert (sorted(done), max(counts)) == ([*range(len(tasks))], 2)
+
+
+def test_a_long_request_is_sent_as_soon_as_the_worker_reads() -> None:
+    with fakes() as pool:
+        worker = pool._new_worker()
+        worker.send(Do(code="#" * (4 << 20)))  # more than a pipe holds
+        poll = select.poll()
+        poll.register(worker.requests, worker.events()[worker.requests])
+        assert poll.poll(60_000)
 
 
 # ---- workers that are ready
