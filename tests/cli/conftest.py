@@ -89,10 +89,14 @@ def process() -> Callable[..., Run]:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A spec of two variants, the store it was built into, how that went, what it loaded."""
+    """A spec of two variants, the store it was built into, how that went, what it loaded.
+
+    Tests add to `store`. `copy` is the store as it was after the first build.
+    """
 
     spec: Path
     store: Path
+    copy: Path
     first: Run
     modules: frozenset[str]
 
@@ -111,7 +115,8 @@ def built(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Built:
     store = Path(shutil.copytree(warm_store.root, folder / "store"))
     modules = folder / "modules"
     first = run_process("build", spec, "--store", store, "--jobs", "1", modules=modules)
-    return Built(spec, store, first, frozenset(modules.read_text().splitlines()))
+    copy = Path(shutil.copytree(store, folder / "copy", symlinks=True))
+    return Built(spec, store, copy, first, frozenset(modules.read_text().splitlines()))
 
 
 @pytest.fixture

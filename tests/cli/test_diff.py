@@ -16,9 +16,9 @@ FIRST, SECOND = "add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-s
 
 @pytest.fixture
 def here(built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a folder with the spec, where the store is the one that it was built into."""
+    """Return a folder with the spec, and a store with what was built from it alone."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PALLASC_CACHE_DIR", str(built.store))
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(built.copy))
     shutil.copy(built.spec, "kernels.yaml")
     return tmp_path
 
@@ -28,7 +28,7 @@ def test_sides_of_every_kind_are_the_same_where_they_hold_the_same(
 ) -> None:
     assert run("lock", "kernels.yaml", "--update").code == 0
     assert run("bundle", "create", "kernels.yaml", "-o", "k.pallasc").code == 0
-    for side in ("kernels.yaml", "pallasc.lock", "k.pallasc", built.store):
+    for side in ("kernels.yaml", "pallasc.lock", "k.pallasc", built.copy):
         result = run("diff", "kernels.yaml", side, "--exit-code", "--depth", "raw")
         assert (result.code, result.out) == (0, ""), side
         assert result.err.splitlines()[-1] == "2 variants the same"

@@ -23,7 +23,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def built(built: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Give a copy of the store, to which checks add variants."""
     store = tmp_path_factory.mktemp("shards") / "store"
-    return replace(built, store=Path(shutil.copytree(built.store, store, symlinks=True)))
+    return replace(built, store=Path(shutil.copytree(built.copy, store, symlinks=True)))
 
 
 @pytest.fixture
