@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from selectors import EVENT_READ, EVENT_WRITE
+from select import POLLIN, POLLOUT
 from typing import IO
 
 from msgspec.structs import replace
@@ -190,10 +190,10 @@ class Worker:
     # ---- messages
 
     def events(self) -> dict[int, int]:
-        """Return the events to wait for now: it sends data, or can accept more."""
-        events = {} if self.gone_s is not None else {self.answers: EVENT_READ}
+        """Return the poll events to wait for now: it sends data, or can accept more."""
+        events = {} if self.gone_s is not None else {self.answers: POLLIN}
         if not self._flush():
-            events[self.requests] = EVENT_WRITE
+            events[self.requests] = POLLOUT
         return events
 
     def introduce(self, context: Request) -> None:
