@@ -20,7 +20,6 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import consoles  # noqa: F401 - found here for the tests, which import it by its name
-import tokamax_package  # noqa: F401 - likewise
 
 sys.path.pop(0)
 

@@ -127,10 +127,6 @@ def test_the_wheel_holds_exactly_the_files_of_the_folders(wheel: Path) -> None:
     assert sorted(_shipped_files(wheel)) == sorted(_files_in_folders())
 
 
-def test_the_wheel_is_marked_as_typed(wheel: Path) -> None:
-    assert "pallasc/py.typed" in _shipped_files(wheel)
-
-
 @needs_compiler
 def test_the_wheel_with_the_c_library_is_for_this_platform_and_every_python(wheel: Path) -> None:
     assert wheel.name.startswith("pallasc-0.1.0-py3-none-linux_")

@@ -161,9 +161,9 @@ def test_workers_leave_no_descriptor_open_also_where_they_cannot_be_started(
 # ---- which worker does what
 
 
-@pytest.mark.parametrize(("jobs", "groups"), [(2, 1), (2, 20)])
+@pytest.mark.parametrize(("jobs", "groups"), [(2, 1), (2, 5)])
 def test_only_the_last_group_gets_a_second_worker(jobs: int, groups: int) -> None:
-    tasks = [code(WHO, n, str(n % groups)) for n in range(200)]
+    tasks = [code(WHO, n, str(n % groups)) for n in range(60)]
     with fakes(jobs) as pool:
         found = values(pool, *tasks)
     served: dict[int, set[str]] = {}

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from importlib import metadata
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.constructs import check_instructions, need_of
-from pallasc.errors import CompileError
-from pallasc.specs.gpus import resolve_target
+from pallasc.compiler.lowering.constructs import need_of
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "architectures.py"
@@ -57,20 +54,3 @@ def test_needs_of_primitives(primitive: str, tma: bool, feature: str) -> None:
     assert need.feature == feature
     for common in ("add", "copy_gmem_to_smem", "barrier_wait", "mma"):
         assert need_of(common, copies_use_tma=False) is None
-
-
-def _jaxpr(name: str, **params: Any) -> Any:
-    equation = SimpleNamespace(
-        primitive=SimpleNamespace(name=name),
-        params=params,
-        source_info=SimpleNamespace(traceback=None),
-    )
-    return SimpleNamespace(eqns=[equation])
-
-
-def test_equations_are_looked_for_inside_equations() -> None:
-    inner = SimpleNamespace(jaxpr=_jaxpr("wgmma"))
-    outer = _jaxpr("pjit", branches=(3, inner), mesh=None)
-    check_instructions(outer, resolve_target("sm_90a"))
-    with pytest.raises(CompileError, match="wgmma"):
-        check_instructions(outer, resolve_target("sm_100a"))

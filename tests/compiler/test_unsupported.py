@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.serialized import fields, message_type
-from pallasc.compiler.lowering.translate import describe_call, describe_thunk, source_frames
+from pallasc.compiler.lowering.serialized import fields
+from pallasc.compiler.lowering.translate import describe_call, describe_thunk
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "refused.py"
@@ -72,36 +72,3 @@ def test_every_kind_of_thunk_has_words() -> None:
     assert all(describe_thunk(kind) for kind, _, _, _ in fields()["Thunk"])
     assert describe_thunk("all_reduce_thunk") == "XLA's operation all_reduce"
     assert describe_thunk("while_thunk") == "control flow (lax.while_loop, fori_loop or scan)"
-
-
-def _module() -> Any:
-    """Return a module with two frames: user.py:7 called from user.py:9."""
-    module = message_type("HloModule")()
-    index = module.stack_frame_index
-    index.file_names.extend(["user.py"])
-    index.file_locations.add(file_name_id=1, line=7)
-    index.file_locations.add(file_name_id=1, line=9)
-    index.stack_frames.add(file_location_id=2, parent_frame_id=0)
-    index.stack_frames.add(file_location_id=1, parent_frame_id=1)
-    computation = module.computations.add(id=1, root_id=11)
-    computation.instructions.add(
-        id=10, name="fft.1", metadata={"op_name": "f", "stack_frame_id": 2}
-    )
-    computation.instructions.add(
-        id=11, name="old", metadata={"op_name": "g", "source_file": "old.py", "source_line": 3}
-    )
-    called = computation.instructions.add(id=12, name="fusion")
-    called.called_computation_ids.append(1)
-    return module
-
-
-def test_frames_of_an_instruction_are_innermost_first() -> None:
-    module = _module()
-    assert source_frames(module, "fft.1") == [("user.py", 7), ("user.py", 9)]
-    # Without metadata, the frames are of the instruction that it calls.
-    assert source_frames(module, "fusion") == [("old.py", 3)]
-    assert source_frames(module, "none") == []
-    module.stack_frame_index.stack_frames[0].parent_frame_id = 2  # a circle
-    assert len(source_frames(module, "fft.1")) == 2
-    module.stack_frame_index.stack_frames[0].parent_frame_id = 99  # to nowhere
-    assert source_frames(module, "fft.1") == [("user.py", 7), ("user.py", 9)]
