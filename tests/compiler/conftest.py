@@ -97,6 +97,19 @@ def build(shared: Callable[..., Path]) -> Builder:
     return run
 
 
+@pytest.fixture(scope="session")
+def marked() -> Callable[[str, str], tuple[Path, int]]:
+    """Return a function that gives the place which a comment marks in a file of `programs/`."""
+
+    def place(file: str, name: str) -> tuple[Path, int]:
+        path = PROGRAMS / f"{file}.py"
+        lines = path.read_text().splitlines()
+        (line,) = [i for i, text in enumerate(lines, 1) if text.endswith(f"# HERE {name}")]
+        return path, line
+
+    return place
+
+
 @pytest.fixture
 def build_alone(tmp_path: Path) -> Builder:
     """Return a function that compiles some cases of a file of `programs/` in a fresh process."""
