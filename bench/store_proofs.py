@@ -2,7 +2,7 @@
 
 Each is a program of `tests/cache/programs/`, which the tests run with small counts. The counts here
 are small too; `--full` takes hours on a small machine: 10,000 kills, 1,000 cases of failing system
-calls, 200 real builds under such, 100,000 damaged files, 1,000,000 operations of 64 processes, 16
+calls, 100,000 damaged files, 1,000,000 operations of 64 processes, 16
 processes that need the same 20 keys. Everything that is wrong is printed. Goal: nothing is.
 """
 
@@ -38,7 +38,6 @@ class Proof:
 PROOFS = {
     "kills": Proof("kill.py", (100, 1), (10_000, 1), "interrupted"),
     "system calls": Proof("faults.py", (60, 1), (1_000, 2), "injected", preload=True),
-    "builds": Proof("build_faults.py", (10, 1), (200, 2), "injected", preload=True),
     "damage": Proof("damage.py", (1_000, 1), (100_000, 2), "mutations"),
     "races": Proof("race.py", (8, 250), (64, 15_625), "operations"),
     "single flight": Proof("flight.py", (16, 20), (16, 20), "compilations"),

@@ -9,6 +9,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import consoles  # noqa: F401 - found here for the tests, which import it by its name
-import tokamax_package  # noqa: F401 - likewise
+from sources import copy_sources
 
 sys.path.pop(0)
 
@@ -84,7 +85,8 @@ def pytest_collection() -> Generator[None, object, object]:
 # Files with few tests that take long, the longest first. xdist begins with the files that have the
 # most tests, so that one process would run these at the end, and the other would wait.
 _LONG = (
-    "test_docs.py", "building/test_order.py", "xla_client/", "checks/test_command.py",
+    "test_docs.py", "wheels/test_backends.py", "building/test_order.py", "xla_client/",
+    "checks/test_command.py",
     "coverage/test_coverage.py", "cluster/", "cache/remote/test_hostile.py", "building/test_api.py",
     "building/test_supervision.py", "runtime/test_gpu_script.py", "compiler/test_assemblers.py",
     "building/test_worker.py", "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
@@ -170,6 +172,24 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
         return folder
 
     return get
+
+
+@pytest.fixture(scope="session")
+def wheel(shared: Shared) -> Path:
+    """Build a source archive of this project, and a wheel from it."""
+
+    def fill(folder: Path) -> None:
+        command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", folder]
+        done = subprocess.run(
+            [*command, copy_sources(folder / "sources")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    (made,) = shared("wheel", fill).glob("*.whl")
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -54,6 +54,7 @@ from pallasc.specs.loading.schema import (
     MODEL_FIELDS,
     TOLERANCE_FIELDS,
 )
+from pallasc.specs.loading.select import select
 from pallasc.specs.loading.yaml_loader import load_specs, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -280,17 +281,20 @@ def check_demo(block: Block, folder: Path) -> Iterator[str]:
     if default is None or default[1] != DEMO_SPEC:
         yield f"the Makefile's DEMO_SPEC is not {DEMO_SPEC}"
     store = f"--store {shlex.quote(str(folder / '.demo'))}"
+    some = "m=1024 or head=64 or n=4096"  # the first variant of each kernel
     last = ""
     for line in recipe("demo"):
         command = line.replace("$(BIN)/", "").replace("$(DEMO_SPEC)", str(ROOT / DEMO_SPEC))
         if not command.startswith("pallasc "):
             yield f"make demo runs {line!r}, which is not of pallasc"
             continue
+        if " -k " not in command:
+            command += f" -k {shlex.quote(some)}"
         result = run(f"{command} {store}", folder)
         last = result.stdout
         if result.returncode:
             yield f"{command} ends with {result.returncode}:\n{last}"
-    hits = len(expand(load_specs([ROOT / DEMO_SPEC])))
+    hits = len(select(expand(load_specs([ROOT / DEMO_SPEC])), some))
     if f": {hits} hits (100 %)" not in last:
         yield f"the second build of the demo is not {hits} hits:\n{last}"
 

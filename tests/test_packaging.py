@@ -20,37 +20,18 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from sources import copy_sources
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = {".py", ".yaml", ".json"}
 NATIVE = "pallasc/runtime/native"
-NOT_SOURCES = shutil.ignore_patterns(
-    ".git",
-    ".venv*",
-    "build",
-    "dist",
-    "*.egg-info",
-    "__pycache__",
-    ".*_cache",
-    ".hypothesis",
-    "*.so",
-)  # fmt: skip
 
 
 def _project() -> dict[str, dict[str, object]]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def _copy_sources(to: Path) -> Path:
-    shutil.copytree(ROOT, to, ignore=NOT_SOURCES, symlinks=True)
-    return to
-
-
-def _build(sources: Path, out: Path, *arguments: str) -> Path:
-    return _build_saying(sources, out, *arguments)[0]
-
-
-def _build_saying(sources: Path, out: Path, *arguments: str, **variables: str) -> tuple[Path, str]:
+def _build(sources: Path, out: Path, *arguments: str, **variables: str) -> tuple[Path, str]:
     """Return a wheel, and what was said while it was built."""
     command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(out)]
     result = subprocess.run(
@@ -116,19 +97,8 @@ def _files_in_folders() -> set[str]:
     }
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a source archive, and a wheel from it."""
-    folder = tmp_path_factory.mktemp("wheel")
-    return _build(_copy_sources(folder / "sources"), folder / "dist")
-
-
 def test_the_wheel_holds_exactly_the_files_of_the_folders(wheel: Path) -> None:
     assert sorted(_shipped_files(wheel)) == sorted(_files_in_folders())
-
-
-def test_the_wheel_is_marked_as_typed(wheel: Path) -> None:
-    assert "pallasc/py.typed" in _shipped_files(wheel)
 
 
 @needs_compiler
@@ -153,12 +123,12 @@ def test_the_wheel_that_make_builds_runs_with_an_old_glibc(wheel: Path, tmp_path
     shown = _make("-n", "wheel", folder=ROOT).stdout
     assert compiler in shown
     assert option in shown
-    sources, compiler = _copy_sources(tmp_path / "sources"), f"{sys.executable} {compiler}"
+    sources, compiler = copy_sources(tmp_path / "sources"), f"{sys.executable} {compiler}"
     stale = sources / "build" / "lib" / "pallasc" / "cache" / "deleted.py"
     stale.parent.mkdir(parents=True)
     stale.write_text("raise SystemExit('a file that was deleted still ships')\n")
     variables = {"CC": compiler, **_zigs_cache()}
-    made, _ = _build_saying(sources, tmp_path / "dist", "--wheel", option, **variables)
+    made, _ = _build(sources, tmp_path / "dist", "--wheel", option, **variables)
     assert made.name == f"pallasc-0.1.0-py3-none-manylinux_2_17_{machine}.whl"
     assert sorted(_shipped_files(made)) == sorted(_shipped_files(wheel))
     with zipfile.ZipFile(made) as archive:
@@ -183,8 +153,8 @@ def _zigs_cache() -> dict[str, str]:
 
 
 def test_without_a_c_compiler_the_wheel_is_pure_and_says_so_once(tmp_path: Path) -> None:
-    sources = _copy_sources(tmp_path / "sources")
-    wheel, said = _build_saying(sources, tmp_path / "dist", "--wheel", CC="/nowhere/cc")
+    sources = copy_sources(tmp_path / "sources")
+    wheel, said = _build(sources, tmp_path / "dist", "--wheel", CC="/nowhere/cc")
     assert wheel.name == "pallasc-0.1.0-py3-none-any.whl"
     assert f"{NATIVE}/libpallasc.so" not in _shipped_files(wheel)
     assert said.count("pallasc: installed without its C library") == 1
@@ -195,7 +165,7 @@ def test_without_a_c_compiler_the_wheel_is_pure_and_says_so_once(tmp_path: Path)
 def test_a_variable_with_an_open_quote_is_told_and_nothing_is_compiled(
     variable: str, tmp_path: Path
 ) -> None:
-    made, said = _install_editable(_copy_sources(tmp_path / "sources"), **{variable: "cc 'x"})
+    made, said = _install_editable(copy_sources(tmp_path / "sources"), **{variable: "cc 'x"})
     assert made == set()
     assert "Traceback" not in said
     assert (
@@ -209,7 +179,7 @@ def test_a_variable_with_an_open_quote_is_told_and_nothing_is_compiled(
 def test_an_editable_install_without_the_library_leaves_no_earlier_one(
     change: dict[str, str], tmp_path: Path
 ) -> None:
-    sources = _copy_sources(tmp_path / "sources")
+    sources = copy_sources(tmp_path / "sources")
     built, said = _install_editable(sources)
     assert built == {Path(name).name for name in _compiled()}
     assert "installed without" not in said

@@ -12,7 +12,7 @@ import pytest
 
 from pallasc.compiler.workers import worker_process as failures
 from pallasc.compiler.workers.worker_process import Log, make_folder
-from pallasc.errors import Location, ToolError
+from pallasc.errors import ToolError
 
 STACK = """before
 Fatal Python error: Segmentation fault
@@ -40,13 +40,6 @@ after
 def test_the_last_word_of_a_dying_process_is_told(output: str, last: str) -> None:
     error = failures.died("the reader", "ended with exit code 1", output)
     assert error.message == f"the reader ended with exit code 1{last}"
-
-
-def test_the_place_is_the_innermost_in_the_users_folders() -> None:
-    output = STACK.format(rest="")
-    assert failures.place_in_stack(output, ["/other", "/specs/"]) == Location("/specs/kernel.py", 4)
-    assert failures.place_in_stack(output, ["/spec", ""]) is None
-    assert failures.place_in_stack("", ["/specs"]) is None
 
 
 # ---- the end of what it writes

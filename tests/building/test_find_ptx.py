@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,13 +76,6 @@ def test_each_kernel_of_xla_has_its_ptx(found: dict[str, Any]) -> None:
     assert texts.keys() == lacking.keys()
     for cubin, (name,) in lacking.items():
         assert re.search(rf"\.entry {name}\(", texts[cubin])
-
-
-def test_kernels_that_share_a_name_or_a_cubin_are_told_apart() -> None:
-    rows = [("k", "a", None), ("k", "b", None), ("l", "b", None), ("k", "c", "text")]
-    kernels = [SimpleNamespace(name=name, cubin=cubin, ptx=ptx) for name, cubin, ptx in rows]
-    artifact: Any = SimpleNamespace(kernels=kernels)
-    assert without_ptx(artifact) == {"a": ("k",), "b": ("k", "l")}
 
 
 def test_mosaics_kernels_need_none_and_what_was_changed_since_has_none(

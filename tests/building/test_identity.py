@@ -10,13 +10,7 @@ import pytest
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.toolchain import identity
-from pallasc.compiler.toolchain.identity import (
-    own_digest,
-    package_digest,
-    toolchain_identity,
-    tree_digest,
-)
+from pallasc.compiler.toolchain.identity import own_digest, package_digest, tree_digest
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import toolchain_files
 from pallasc.errors import ToolError
@@ -63,19 +57,6 @@ def test_an_installed_package_or_module_is_found_by_name(
     assert package_digest("shared.first", FileDigests().digest) != shared
 
 
-def test_folders_that_compile_count_and_no_others(tmp_path: Path) -> None:
-    here = Path(identity.__file__).resolve().parents[2]
-    for name in ("compiler", "specs"):
-        shutil.copytree(here / name, tmp_path / name)
-    before = own_digest(FileDigests().digest)
-    assert own_digest(FileDigests().digest, top=tmp_path) == before
-    for module in ("compiler/workers/pool.py", "specs/library/elementwise.py"):
-        (tmp_path / module).write_text("")
-        assert own_digest(FileDigests().digest, top=tmp_path) == before
-    (tmp_path / "specs/artifacts/plan.py").write_text("")
-    assert own_digest(FileDigests().digest, top=tmp_path) != before
-
-
 def test_what_workers_see_in_their_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     before = own_digest(FileDigests().digest)
     monkeypatch.setitem(variables.FIXED, "TERM", "another")
@@ -92,18 +73,6 @@ def test_the_identity_names_everything_that_compiles(warm_store: Store) -> None:
     assert tools == {"libdevice", "nvlink", "plugin", "ptxas"}
     assert all(len(value) == 64 for label, value in found.items() if label != "python")
     assert context.digests.hashed < 50, "the store remembers the digests of the toolchain"
-
-
-def test_another_assembler_is_another_identity(warm_store: Store, tmp_path: Path) -> None:
-    with prepare() as setup:
-        digests = FileDigests(warm_store.root)
-        plain = toolchain_identity(setup.toolchain, digests.digest)
-        other = tmp_path / "ptxas"
-        other.write_bytes(setup.toolchain.ptxas.read_bytes() + b"\0")
-        other.chmod(0o755)
-    with prepare(other) as setup:
-        now = toolchain_identity(setup.toolchain, digests.digest)
-    assert [label for label in now if now[label] != plain[label]] == ["ptxas"]
 
 
 # ---- getting ready to compile

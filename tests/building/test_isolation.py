@@ -172,21 +172,6 @@ def test_a_build_names_the_variable_without_which_a_kernel_fails(
     assert sorted(note.partition(". ")[0] for note in report.notes) == sorted(notes)
 
 
-def test_a_variable_that_is_declared_is_seen_and_counts(
-    project: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    choosing(project, env=["KERNEL_TILE"])
-    keys = []
-    for value in ("64", "128", "64"):
-        monkeypatch.setenv("KERNEL_TILE", value)
-        report = project.build()
-        assert report.notes == ()
-        keys.append((report.results[0].status, report.results[0].action_key))
-    (first, same), (second, other), (third, _) = keys
-    assert (first, second, third) == ("compiled", "compiled", "hit")
-    assert same != other
-
-
 def test_kernels_with_other_declarations_do_not_share_a_process(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -158,21 +157,6 @@ def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(project: A
 # ---- the toolchain
 
 
-def test_a_lock_has_the_versions_of_its_toolchain(project: Any, lock: Lock) -> None:
-    context = project.context()
-    assert context.components() == lock.toolchain
-    versions = {label: component.version for label, component in lock.toolchain.items()}
-    assert {"jax", "jaxlib", "ptxas", "plugin", "libdevice", "python", "pallasc"} <= set(versions)
-    assert re.fullmatch(r"\d+(\.\d+)+", versions["ptxas"])
-    for label, kind in (
-        ("packages", identity.COMPUTED_WITH),
-        ("tracing packages", identity.TRACED_WITH),
-    ):
-        listed = [text.split()[0] for text in versions[label].split(", ")]
-        names = [name.replace("google.", "") for name in identity._PACKAGES[kind]]
-        assert listed == sorted(names)
-
-
 def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
     project: Any, lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,30 +285,6 @@ def test_an_action_key_that_was_edited_is_not_taken_for_a_changed_source(
 
 
 # ---- a lock is compared, and made anew
-
-
-def test_a_lock_that_is_current_names_each_variant_and_stays_equal(
-    project: Any, lock: Lock
-) -> None:
-    updated = update(project, lock)
-    assert (updated.lock, updated.changes, updated.toolchain) == (lock, (), ())
-    assert {r.variant.id: (r.status, r.action_key, r.artifact.digest)
-            for r in updated.report.results} == {
-        name: ("hit", entry.action, entry.artifact) for name, entry in lock.variants.items()
-    }  # fmt: skip
-    assert check(project, lock) == {}
-
-
-def test_what_is_missing_on_either_side_is_a_change_and_a_part_keeps_what_is_gone(
-    project: Any, lock: Lock
-) -> None:
-    partial = replace(lock, variants={FIRST: lock.variants[FIRST], "gone@b200": OTHER})
-    assert check(project, partial) == {"gone@b200": ("dropped", ""), SECOND: ("added", "")}
-    assert check(project, partial, whole=False) == {SECOND: ("added", "")}
-    more = replace(lock, variants={**lock.variants, "gone@b200": OTHER})
-    assert update(project, more, whole=True).lock == lock
-    kept = update(project, more, whole=False)
-    assert (kept.lock, kept.changes) == (more, ())
 
 
 def test_a_spec_that_gives_the_same_in_another_way_changes_the_entry(

@@ -12,13 +12,7 @@ from msgspec.structs import replace
 
 from pallasc.cache.store import PutResult
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
-from pallasc.compiler.workers.messages import (
-    Compile,
-    Compiled,
-    Failed,
-    Reply,
-    Request,
-)
+from pallasc.compiler.workers.messages import Compile, Compiled, Failed, Reply, Request
 from pallasc.errors import CompileError, Location, SpecError
 
 WARNING = Diagnostic("compile", "UserWarning", "k.py:3", "slow", 2)

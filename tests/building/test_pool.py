@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pallasc.compiler.workers import pool as pool_module
 from pallasc.compiler.workers.messages import Collect, Collected, Failed, Task, Warm
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.worker_process import Worker
@@ -170,9 +171,9 @@ def test_workers_leave_no_descriptor_open_also_where_they_cannot_be_started(
 # ---- which worker does what
 
 
-@pytest.mark.parametrize(("jobs", "groups"), [(2, 1), (2, 20)])
+@pytest.mark.parametrize(("jobs", "groups"), [(2, 1), (2, 5)])
 def test_only_the_last_group_gets_a_second_worker(jobs: int, groups: int) -> None:
-    tasks = [code(WHO, n, str(n % groups)) for n in range(200)]
+    tasks = [code(WHO, n, str(n % groups)) for n in range(60)]
     with fakes(jobs) as pool:
         found = values(pool, *tasks)
     served: dict[int, set[str]] = {}
@@ -270,4 +271,11 @@ def test_a_request_that_cannot_be_made_fails_its_task_alone() -> None:
     assert value(fine) == 1
 
 
-# ---- what is told meanwhile
+def test_a_request_larger_than_the_pipe_is_sent_as_fast_as_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "_CHECK_S", _DEADLINE_S)
+    began_s = time.monotonic()
+    with fakes(tick_s=None) as pool:
+        assert values(pool, code("value = 1  #" + "x" * 1_000_000)) == [1]
+    assert time.monotonic() < began_s + _DEADLINE_S

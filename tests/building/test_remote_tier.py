@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cache.remote.settings import read_settings
-from pallasc.cache.store import Store
-from pallasc.compiler.builds.remote_tier import RemoteTier, namespace
+from pallasc.compiler.builds.remote_tier import namespace
 from pallasc.compiler.inputs.manifest import RememberedToolchain
 from pallasc.compiler.toolchain.setup import Setup, prepare
 
@@ -36,14 +34,3 @@ def test_a_namespace_is_of_versions_and_the_salt_and_hashes_no_file(
     (tmp_path / "pyproject.toml").write_text('[tool.pallasc]\ncache-salt = "one"\n')
     monkeypatch.chdir(tmp_path)
     assert salted == namespace(setup) != before
-
-
-def test_nothing_is_asked_before_something_is_missing(
-    setup: Setup, tmp_path: Path, warm_store: Store
-) -> None:
-    settings = read_settings({}, url=f"file://{tmp_path}/there", write=True)
-    assert settings is not None
-    tier = RemoteTier(settings, warm_store, setup)
-    stats = tier.finish()
-    assert (stats.url, stats.requests) == (f"file://{tmp_path}/there", 0)
-    assert not (tmp_path / "there").exists()

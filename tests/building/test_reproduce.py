@@ -6,11 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.reproduce import (
-    differences,
-    reproduce,
-    sample_of,
-)
+from pallasc.compiler.builds.reproduce import differences, reproduce, sample_of
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import digest
 

@@ -15,11 +15,7 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.workers.messages import Reply
-from pallasc.compiler.workers.warden import (
-    descendants,
-    held_bytes,
-    parents,
-)
+from pallasc.compiler.workers.warden import descendants, held_bytes, parents
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 from fakes import answers, code, environment, fakes, value

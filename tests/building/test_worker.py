@@ -28,9 +28,7 @@ def test_what_a_kernel_raises_is_cut_or_named_if_it_cannot_be_read(
     assert "Silent: its message cannot be read: KeyError" in found["silent"]
 
 
-def test_a_models_description_may_hold_any_character_and_no_bytecode_is_left(
-    project: Any,
-) -> None:
+def test_a_models_description_may_hold_any_character_and_no_bytecode_is_left(project: Any) -> None:
     project.write("quoted.py", "import helper\ndef run(x): return x * helper.VALUE\n")
     project.write("helper.py", "VALUE = 7\n")
     models = {"mine": {"like": "h100-sxm", "description": 'A "big" \\ GPU {x} \u00e9'}}

@@ -29,12 +29,6 @@ def bundle() -> Bundle:
     return open_bundle(build_bundle(make_items(30, names=NAMES, targets=TARGETS)))
 
 
-def test_names_are_found_without_reading_every_entry(bundle: Bundle) -> None:
-    assert bundle.names() == list(NAMES)
-    assert len(bundle) == 360
-    assert repr(bundle) == "<Bundle the bundle of 360 variants>"
-
-
 def test_entries_come_in_order_and_by_name_target_and_architecture(bundle: Bundle) -> None:
     every = list(bundle.entries())
     assert [entry.key for entry in every] == sorted(entry.key for entry in every)

@@ -10,16 +10,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.bundle.compress import (
-    RAW,
-    ZSTD,
-    check_level,
-    compress,
-    decompress,
-    library_version,
-    store,
-)
+from pallasc.errors import CorruptError
+from pallasc.specs.bundle.compress import RAW, ZSTD, compress, decompress, store
 
 TEXT = b"variants of a kernel share most of their bytes; " * 40
 
@@ -74,11 +66,3 @@ def test_a_frame_that_asks_for_a_large_window_is_refused() -> None:
     frame[1] = 0xF8  # windows of 2 TiB
     with pytest.raises(CorruptError, match="decompressed"):
         decompress(bytes(frame), len(TEXT))
-
-
-def test_levels_and_version_are_those_of_zstd() -> None:
-    assert check_level(19) == 19
-    for level in (0, 23, -1):
-        with pytest.raises(SpecError, match=f"no compression level {level}"):
-            check_level(level)
-    assert [int(part) for part in library_version().split(".")] == list(zstandard.ZSTD_VERSION)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.compress import RAW, ZSTD
+from pallasc.specs.bundle.compress import ZSTD
 from pallasc.specs.bundle.format import (
     HEAD_BYTES,
     MAGIC,
@@ -50,12 +48,6 @@ def _with_root(data: bytes) -> bytes:
 
 def _changed(**fields: int) -> bytes:
     return pack_head(HEAD._replace(**fields))  # type: ignore[arg-type]
-
-
-def test_a_head_comes_back() -> None:
-    data = pack_head(HEAD)
-    assert len(data) == HEAD_BYTES
-    assert parse_head(data + bytes(784), 1000, "x") == HEAD._replace(root=data[-32:])
 
 
 def test_every_changed_bit_of_a_head_is_seen(small: bytes) -> None:
@@ -126,21 +118,6 @@ def _rows(sizes: list[tuple[int, int]], first: int = 216) -> list[BlobRow]:
 
 
 BLOBS = _rows([(10, 100), (20, 200), (30, 300)])
-PAIRS = st.tuples(st.integers(0, 2**30), st.integers(0, 2**30)).map(
-    lambda pair: tuple(sorted(pair))
-)
-
-
-@given(st.lists(PAIRS, min_size=1, max_size=64))
-def test_rows_come_back(sizes: list[tuple[int, int]]) -> None:
-    rows = _rows(sizes)
-    page = check_blob_page(pack_rows(rows), len(rows))
-    assert [parse_row(page, number) for number in range(len(rows))] == rows
-
-
-def test_a_raw_blob_is_as_long_as_its_content() -> None:
-    row = BlobRow(640, Extent(216, 5), 5, 0, Kind.CONSTANT, RAW, sha256(b"x"))
-    assert parse_row(pack_rows([row]), 640) == row
 
 
 @pytest.mark.parametrize("size", [0, 8, len(pack_rows(BLOBS)) - 1, len(pack_rows(BLOBS)) + 1])
@@ -171,29 +148,6 @@ PAGES = [PageRow(Extent(100 * n, 100), 1000 + n, bytes([n]) * 32) for n in range
 KEYS = [b"apple", b"melon", b"pear"]
 PLACE = 500
 CATALOG = pack_catalog(70, 130, PAGES, KEYS, {"codec": {"level": 3}})
-
-
-def test_a_catalog_comes_back() -> None:
-    catalog = Catalog(CATALOG, PLACE)
-    assert (catalog.blobs, catalog.entries) == (70, 130)
-    assert (catalog.blob_pages, catalog.entry_pages) == (2, 3)
-    assert [catalog.page(n) for n in range(5)] == PAGES
-    assert [catalog.first_key(n) for n in range(3)] == KEYS
-    assert catalog.info == {"codec": {"level": 3}}
-
-
-@pytest.mark.parametrize(
-    ("key", "page"),
-    [(b"", 0), (b"aaa", 0), (b"apple", 0), (b"lemon", 0), (b"melon", 1), (b"orange", 1),
-     (b"pear", 2), (b"zzz", 2)],
-)  # fmt: skip
-def test_the_page_that_may_hold_a_key_is_found(key: bytes, page: int) -> None:
-    assert Catalog(CATALOG, PLACE).find(key) == page
-
-
-def test_a_catalog_of_nothing_has_no_pages() -> None:
-    catalog = Catalog(pack_catalog(0, 0, [], [], {}), PLACE)
-    assert (catalog.blob_pages, catalog.entry_pages, catalog.find(b"x")) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(

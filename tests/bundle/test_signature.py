@@ -57,16 +57,6 @@ def test_signatures_of_another_form_are_refused(small: bytes) -> None:
         pack_signatures(many)
 
 
-def test_keys_come_back_from_their_texts() -> None:
-    key = public_key(ALICE, "alice at example.org")
-    text = f"# trusted\n\n{key}\n{TRUST_BOB[0]}\n"
-    assert parse_public_keys(text, "keys") == (key, *TRUST_BOB)
-    for password in (None, b"secret"):
-        pem = private_key_text(ALICE, password)
-        assert pem.startswith(b"-----BEGIN")
-        assert public_key(parse_private_key(pem, "key.pem", password)) == TRUST_ALICE[0]
-
-
 @pytest.mark.parametrize(
     "line", ["ed25519:", "ed25519:AAAA", "rsa:" + "A" * 44, "A" * 44, "ed25519:?"]
 )

@@ -107,10 +107,7 @@ def test_a_forged_bundle_whose_variants_disagree_does_not_verify() -> None:
     [
         ({"over": []}, "'by' is missing"),
         ({"by": ["n"], "over": []}, "it has no parameter n"),
-        (
-            {"by": ["m"], "over": ["tile"], "round": "sideways"},
-            "expected one of",
-        ),
+        ({"by": ["m"], "over": ["tile"], "round": "sideways"}, "expected one of"),
         ({"by": ["m"], "over": [], "rows": [{"gpu": "h100-sxm", "key": []}]}, "0 values, not 1"),
         ({"by": ["m"], "over": [], "buckets": {"m": [4, 4]}}, "are not ascending edges"),
         ({"by": ["m"], "over": [], "pad": {"m": {"y": 0}}}, "there is no dimension 0 of y"),

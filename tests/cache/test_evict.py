@@ -62,77 +62,12 @@ def plan(
     return decide(inventory, limits, held or Held(), now_ns=NOW * S, **options)
 
 
-def keys(found: Plan) -> list[str]:
-    return [eviction.unit[0] for eviction in found.evictions]
-
-
 THREE = store(
     record("new", 30, "n"),
     record("old", 10, "o"),
     record("mid", 20, "m"),
     blobs={"n": blob(9), "o": blob(9), "m": blob(9)},
 )
-
-
-@pytest.mark.parametrize(
-    ("limit", "gone", "after"),
-    [
-        ({"size": None, "age_s": None}, [], 30),
-        ({"size": 30}, [], 30),
-        ({"size": 29}, ["old"], 20),
-        ({"size": 20}, ["old"], 20),
-        ({"size": 19}, ["old", "mid"], 10),
-        ({"size": 0}, ["old", "mid", "new"], 0),
-        ({"age_s": 990}, [], 30),
-        ({"age_s": 989}, ["old"], 20),
-        ({"age_s": 975}, ["old", "mid"], 10),
-    ],
-)
-def test_the_least_recently_used_go_until_the_rest_fits(
-    limit: dict[str, Any], gone: list[str], after: int
-) -> None:
-    found = plan(THREE, **limit)
-    assert keys(found) == gone
-    assert (found.bytes_before, found.bytes_after) == (30, after)
-    reason = "age" if limit.get("age_s") else "size"
-    assert all((e.reason, e.bytes) == (reason, 10) for e in found.evictions)
-    cleared = plan(THREE, **limit, clear=True)
-    assert {eviction.reason for eviction in cleared.evictions} <= {"clear"}
-
-
-@pytest.mark.parametrize(
-    ("held", "gone", "kept", "excess"),
-    [
-        (Held(frozenset({"old"})), ["mid", "new"], 1, 0),
-        (Held(frozenset({"old", "mid"})), ["new"], 2, 10),
-        (Held(since_ns=20 * S), ["old"], 2, 10),
-        (Held(frozenset({"old"}), since_ns=30 * S), ["mid"], 2, 10),
-    ],
-)
-def test_what_is_kept_or_in_use_stays_even_where_the_store_stays_too_large(
-    held: Held, gone: list[str], kept: int, excess: int
-) -> None:
-    found = plan(THREE, held, size=10)
-    assert keys(found) == gone
-    assert sum(retained.records for retained in found.retained) == kept
-    assert found.bytes_after == 10 + excess
-
-
-def test_a_shared_blob_goes_with_the_last_record_that_names_it() -> None:
-    shared = store(
-        record("a", 1, "x", "s"),
-        record("b", 2, "s"),
-        record("c", 3, "s"),
-        blobs={"x": blob(10), "s": blob(100)},
-    )
-    assert plan(shared, size=102).orphans == ("x",)
-    assert [eviction.bytes for eviction in plan(shared, size=0).evictions] == [11, 1, 101]
-    led = store(
-        record("a", 1), record("b", 2), manifests={"ra": manifest("a")}, blobs={"x": blob(9)}
-    )
-    found = plan(led, size=2)
-    assert (keys(found), found.dangling, found.orphans) == (["a"], ("ra",), ("x",))
-    assert (found.evictions[0].bytes, found.bytes_after) == (2, 1)
 
 
 @pytest.mark.parametrize(

@@ -38,17 +38,6 @@ def test_read_refuses_a_file_beyond_the_limit_without_reading_it(
     assert (found.data, found.fault) == (b"", f"{2**40:,} bytes is over the limit of 1,000")
 
 
-def test_read_continues_after_a_short_read(
-    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_bytes(b"0123456789" * 10)
-    real = os.read
-    monkeypatch.setattr(os, "read", lambda descriptor, size: real(descriptor, min(size, 7)))
-    found = files.read(folders, "file")
-    assert found is not None
-    assert found.data == b"0123456789" * 10
-
-
 def test_a_file_is_durable_before_it_has_its_name(
     tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

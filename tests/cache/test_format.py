@@ -83,8 +83,7 @@ def test_what_is_not_json_is_refused(body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["ab", "AB" * 32, "ab" * 32 + "\n", "../" * 21 + "x", "٣" * 64, None],
+    "name", ["ab", "AB" * 32, "ab" * 32 + "\n", "../" * 21 + "x", "٣" * 64, None]
 )
 def test_only_64_lower_case_hexadecimal_digits_are_a_name(name: Any) -> None:
     with pytest.raises(CorruptError, match="64 lower-case hexadecimal digits"):

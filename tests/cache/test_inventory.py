@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from stored import put_blob
 
 from pallasc.cache import format
 from pallasc.cache.evict import Limits
-from pallasc.cache.inventory import artifacts, stats, take_inventory
+from pallasc.cache.inventory import stats, take_inventory
 from pallasc.cache.manifests import About, Manifest
 from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
@@ -65,21 +64,6 @@ def test_records_of_strangers_are_taken_as_they_are_and_their_manifests_checked(
         found = take_inventory(store)
         assert found.variants() == {KEYS[0]: [About("a", "", {})]}
         assert stats(store).entries == 1
-
-
-def test_the_figures_follow_from_the_files(store: Store, publish: Publish) -> None:
-    publish(KEYS[0], used_s=1000)
-    publish(KEYS[1], used_s=2000)
-    store.put_manifest(KEYS[0], Manifest(action=KEYS[0]))
-    figures = stats(store)
-    places = (path for area in ("ac", "cas", "man") for path in (store.folder / area).rglob("*"))
-    assert figures.bytes == sum(path.stat().st_size for path in places if path.is_file())
-    assert (figures.entries, figures.blobs, figures.manifests) == (2, 2, 1)
-    assert (figures.oldest_use, figures.quarantined) == (1000.0, 0)
-    assert json.loads(json.dumps(figures.to_json()))["entries"] == 2
-    assert [listed.key for listed in artifacts(store)] == [KEYS[1], KEYS[0]]
-    (listed,) = artifacts(store, key_prefix="ab")
-    assert (listed.key, listed.last_use) == (KEYS[0], 1000.0)
 
 
 def test_stores_of_other_versions_are_named_and_left_alone(store: Store, publish: Publish) -> None:

@@ -14,15 +14,7 @@ import pytest
 from pallasc.cache import pack_writer
 from pallasc.cache import packs as format
 from pallasc.cache.pack_writer import PackSummary, write_pack
-from pallasc.cache.packs import (
-    Entry,
-    Footer,
-    Frame,
-    Pack,
-    Place,
-    open_pack,
-    packed_name,
-)
+from pallasc.cache.packs import Entry, Footer, Frame, Pack, Place, open_pack, packed_name
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
 

@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import (
-    ARTIFACT,
-    BLOBS,
-    KEY,
-    OTHER,
-    artifact_of,
-    blob_path,
-    content_of,
-    files_in,
-    put,
-)
+from stored import ARTIFACT, BLOBS, KEY, OTHER, artifact_of, blob_path, content_of, files_in, put
 
 from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import Manifest

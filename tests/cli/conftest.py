@@ -120,6 +120,12 @@ def built(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Built:
 
 
 @pytest.fixture
+def own(built: Built, tmp_path: Path) -> tuple[Path, Path]:
+    """The spec, and a store with its two variants that a test may damage."""
+    return built.spec, Path(shutil.copytree(built.store, tmp_path / "store", symlinks=True))
+
+
+@pytest.fixture
 def spec(tmp_path: Path) -> Path:
     """Return a spec file that nothing was built from."""
     path = tmp_path / "kernels.yaml"

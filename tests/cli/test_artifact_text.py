@@ -6,13 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, occupancy_of
 from pallasc.analysis.roofline import Roofline
 from pallasc.analysis.work import Work
 from pallasc.cli.output.artifact_text import (
-    amount,
     binding_text,
     launch_text,
     metrics_text,
@@ -215,10 +212,3 @@ def test_metrics_are_the_text_of_the_documentation() -> None:
     )
     text = _metrics(work, roofline, instructions=566, mix=mix, loops=loops)
     assert text in PAGE.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(999, "999 "), (1000, "1 k"), (34359738368, "34.36 G"), (2.5e12, "2.5 T")]
-)
-def test_amounts(number: float, text: str) -> None:
-    assert amount(number) == text

@@ -7,47 +7,12 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.bench import Figures, Limits, limits_of, moved_bytes, parse_flop
+from pallasc.cli.bench import moved_bytes, parse_flop
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 from pallasc.specs.artifacts.signature import Signature
-from pallasc.specs.gpus import MODELS
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
-LIMITS = Limits("m", memory_gb_per_s=1000.0, fp32_tflop_per_s=10.0, l2_bytes=1000)
-
-
-def _figures(times_us: list[float], **changes: Any) -> Figures:
-    given = {"moved_bytes": 1_000_000, "flop": None, "limits": LIMITS, "cold": True}
-    return Figures.of(times_us, **{**given, **changes})
-
-
-@pytest.mark.parametrize(
-    ("times_us", "median", "least", "p90"),
-    [
-        ([5.0], 5, 5, 5),
-        ([4.0, 2.0], 3, 2, 4),
-        ([float(n) for n in range(10, 0, -1)], 5.5, 1, 9),
-        ([float(n) for n in range(1, 101)], 50.5, 1, 90),
-    ],
-)
-def test_times_are_ranked(times_us: list[float], median: float, least: float, p90: float) -> None:
-    found = _figures(times_us)
-    assert (found.median_us, found.min_us, found.p90_us) == (median, least, p90)
-
-
-def test_rates_follow_from_the_median_where_they_are_known() -> None:
-    found = _figures([2.0, 2.0, 9.0], flop=4e6)
-    assert found.gb_per_s == 500  # a million bytes in 2 µs
-    assert (found.memory_share, found.tflop_per_s) == (0.5, 2)
-    shares = [
-        _figures([1.0], moved_bytes=moved, cold=cold).memory_share
-        for moved, cold in ((1000, True), (1001, False), (1000, False))
-    ]
-    assert [share is not None for share in shares] == [True, True, False]
-    found = _figures([1.0], limits=None)
-    assert (found.memory_share, found.flop, found.tflop_per_s) == (None, None, None)
-    assert _figures([0.0], flop=1.0).gb_per_s is None
 
 
 def test_an_input_updated_in_place_moves_twice() -> None:
@@ -65,14 +30,6 @@ def test_operations_are_a_positive_number_or_a_product() -> None:
     for text in ("", "x", "0", "-3", "nan", "inf", "{m - 3}", "{d}"):
         with pytest.raises(SpecError, match="must be a positive number of operations"):
             parse_flop(text, params)
-
-
-def test_the_limits_of_a_model_follow_from_its_figures() -> None:
-    limits = limits_of(MODELS["h100-sxm"])
-    assert limits.memory_gb_per_s == pytest.approx(3352.32)
-    # 132 multiprocessors, 128 units, 1.98 GHz, two operations.
-    assert limits.fp32_tflop_per_s == pytest.approx(66.9, abs=0.05)
-    assert limits.l2_bytes == 50 << 20
 
 
 # ---- the command

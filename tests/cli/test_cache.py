@@ -5,19 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture
-def own(built: Any, tmp_path: Path) -> tuple[Path, Path]:
-    """The spec, and a store with its two variants that a test may damage."""
-    store = tmp_path / "store"
-    shutil.copytree(built.store, store, symlinks=True)
-    return built.spec, store
 
 
 def _blob(store: Path) -> Path:

@@ -64,14 +64,6 @@ def plant(place: Path, kind: str, victim: Path) -> None:
     make[kind]()
 
 
-@pytest.fixture
-def own(built: Any, tmp_path: Path) -> tuple[Path, Path]:
-    """The spec, and a store with its two variants that a test may change."""
-    store = tmp_path / "store"
-    shutil.copytree(built.store, store, symlinks=True)
-    return built.spec, store
-
-
 @pytest.mark.parametrize(
     ("area", "kind"),
     [

@@ -117,12 +117,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_nothing_that_a_terminal_or_a_ci_service_obeys_is_printed(
-    line: str,
-    fed: Fed,
-    run: Any,
-    process: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    line: str, fed: Fed, run: Any, process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PALLASC_CACHE_DIR", str(fed.store))
     values = {

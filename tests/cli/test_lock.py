@@ -108,18 +108,6 @@ def test_the_differences_are_json(check: Any, lock: Path) -> None:
     assert updated["changes"][0]["after"] == entry
 
 
-def test_a_merge_conflict_ends_with_2_and_the_line(check: Any, lock: Path) -> None:
-    text = lock.read_text()
-    lock.write_text(text.replace("variants:\n", "variants:\n<<<<<<< HEAD\n"))
-    line = text.splitlines().index("variants:") + 2
-    for options in ((), ("--update",)):
-        result = check(*options)
-        assert (result.code, result.out) == (2, "")
-        assert result.err.startswith(
-            f"error: pallasc.lock:{line}: the lock holds the marks of a merge conflict.\n"
-        )
-
-
 def test_neither_a_check_nor_an_update_of_what_is_built_starts_jax(
     process: Any, built: Any, tmp_path: Path
 ) -> None:

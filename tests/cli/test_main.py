@@ -138,12 +138,6 @@ def test_traceback_is_shown_where_it_is_asked_for(
     assert result.err.endswith("\nerror: it broke.\n")
 
 
-def test_a_mistake_of_the_user_shows_no_traceback(run: Any, tmp_path: Path) -> None:
-    result = run("list", tmp_path / "missing.yaml")
-    assert result.code == 2
-    assert result.err == f"error: {tmp_path}/missing.yaml: there is no such file.\n"
-
-
 def test_an_interrupt_ends_with_130(run: Any, failing: Callable[[BaseException], None]) -> None:
     failing(KeyboardInterrupt())
     result = run("list", "kernels.yaml")

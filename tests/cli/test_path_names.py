@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from pallasc.cache.store import Store
 
 KERNELS = """\
@@ -45,24 +43,17 @@ kernels:
 ASCII_ONLY = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
-@pytest.mark.parametrize(
-    ("name", "shown", "locale"),
-    [
-        pytest.param(b"caf\xe9", r"caf\xe9", {}, id="not UTF-8"),
-        pytest.param("café".encode(), r"caf\xc3\xa9", ASCII_ONLY, id="ASCII locale"),
-    ],
-)
-def test_commands_work_in_a_folder_of_any_name(
-    name: bytes, shown: str, locale: dict[str, str], tmp_path: Path, warm_store: Store
+def test_commands_work_in_a_folder_of_any_name_in_any_locale(
+    tmp_path: Path, warm_store: Store
 ) -> None:
-    folder = tmp_path / os.fsdecode(name)
+    folder, shown = tmp_path / os.fsdecode(b"caf\xe9"), r"caf\xe9"
     folder.mkdir()
     (folder / "kernels.py").write_text(KERNELS)
     (folder / "table.txt").write_text("1")
     (folder / "spec.yaml").write_text(SPEC)
     shutil.copytree(warm_store.folder, tmp_path / "store" / "v1")
 
-    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, code: int = 0, **locale: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "pallasc", *arguments],
             cwd=folder, check=False, capture_output=True, encoding="utf-8",
@@ -78,11 +69,12 @@ def test_commands_work_in_a_folder_of_any_name(
         first.stderr.replace(":20:", ":")
     )
     assert shown in (folder / "junit.xml").read_text(encoding="utf-8")
-    assert "hit       good@h100-sxm" in run("build", spec, "-k", "good").stderr
-    listed = json.loads(run("list", spec, "--json").stdout)
+    again = run("build", spec, "-k", "good", **ASCII_ONLY)
+    assert "hit       good@h100-sxm" in again.stderr
+    listed = json.loads(run("list", spec, "--json", **ASCII_ONLY).stdout)
     assert listed["variants"][0]["file"] == f"{tmp_path}/{shown}/spec.yaml"
     run("check", spec, "-k", "good", "--level", "interpreter", "--sarif", "found.sarif")
     run("report", spec, "-k", "good", "--output", "report.html")
     run("bundle", "create", spec, "-k", "good", "--output", "good.pallasc")
-    run("lock", spec, "-k", "good", "--update")
-    run("build", spec, "-k", "good", "--frozen")
+    run("lock", spec, "-k", "good", "--update", **ASCII_ONLY)
+    run("build", spec, "-k", "good", "--frozen", **ASCII_ONLY)

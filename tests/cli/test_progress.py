@@ -247,28 +247,6 @@ def test_it_is_drawn_at_most_ten_times_a_second_and_only_where_something_changed
     assert terminal.paper.shown == [COMPILED] * 1000
 
 
-def test_a_status_that_a_narrower_terminal_wrapped_is_removed(
-    terminal: Terminal,
-    live: Live,
-    paper: Any,
-    pretended: Any,
-    clock: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    of = pretended.variant("n" * 90)
-    with live:
-        live(pretended.started(of, 0, 2))
-        live.say("above")
-        wide, terminal.paper = terminal.paper, paper(50)
-        terminal.paper.feed("\r\n".join(wide.shown))
-        assert len(terminal.paper.lines) > len(wide.lines)
-        monkeypatch.setenv("COLUMNS", "50")
-        clock.now_s += 1
-        live(Tick(((of, 1.0),), 0, 2))
-        bar = f"{'─' * 37}  0/2  0 %"
-        assert terminal.paper.shown == ["above", bar, "1 running", f"  1 s  {'n' * 39}…"]
-
-
 # ---- its lines
 
 
@@ -301,20 +279,6 @@ def test_the_status_is_a_bar_the_counts_and_the_slowest() -> None:
     ]
     counts = {**COUNTS, "hit": 1, "failed": 0}
     assert _texts(80, counts=counts)[1] == "1 hit, 23 compiled, 2 running"
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({"done": 0}, "────────────────────────────────────────  0/200  0 %  about 3 min left"),
-        ({"done": 199, "running": []}, f"{'━' * 39}─  199/200  99 %  about 3 min left"),
-        ({"done": 200, "time_left": ""}, f"{'━' * 40}  200/200  100 %"),
-        ({"done": 0, "total": 0, "time_left": ""}, f"{'─' * 40}  0/0  0 %"),
-        ({"total": 11200, "time_left": ""}, f"{'─' * 40}  112/11,200  1 %"),
-    ],
-)
-def test_the_bar_is_full_only_at_the_end(changes: dict[str, Any], line: str) -> None:
-    assert _texts(200, **changes)[0] == line
 
 
 def test_the_status_never_fills_the_screen_and_no_line_comes_near_its_edge() -> None:

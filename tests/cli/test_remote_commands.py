@@ -22,10 +22,7 @@ def told(result: Any) -> Any:
 
 
 def test_stores_are_brought_and_sent(
-    machine: Any,
-    make_machine: Any,
-    run: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Any, make_machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, remote = ("--store", machine.store), ("--remote", machine.url)
     lacking = told(run("cache", "push", machine.spec, *store, *remote, "--json"))

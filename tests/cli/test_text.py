@@ -11,51 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cli.arguments.command import keep_layout
 from pallasc.cli.output.progress import time_left_s
 from pallasc.cli.output.text import (
     Screen,
     about,
     can_redraw,
-    count,
     duration,
     is_ci,
-    json_text,
     relative_file,
-    table,
     wants_colour,
     workspace_root,
-    write_text,
 )
-from pallasc.errors import SpecError
-
-
-def test_tables_are_aligned_and_have_no_spaces_at_the_ends() -> None:
-    text = table(["NAME", "SIZE", "WORDS"], [["a", "1", ""], ["long", "1000", "x y"]])
-    assert text == "NAME  SIZE  WORDS\na     1\nlong  1000  x y"
-    text = table(["NAME", "SIZE"], [["a", "1"], ["b", "1000"]], right=["SIZE"])
-    assert text == "NAME  SIZE\na        1\nb     1000"
-    assert table(["NAME", "SIZE"], []) == "NAME  SIZE"
-
-
-def test_counts_json_and_help_texts() -> None:
-    assert [count(n, "byte") for n in (0, 1, 1024)] == ["0 bytes", "1 byte", "1,024 bytes"]
-    assert json_text({"b": 1, "a": "é"}) == '{\n  "a": "\\u00e9",\n  "b": 1,\n  "schema": 1\n}'
-    text = "First line\n    and more.\n\n    Examples:\n      one\n      two\n    "
-    assert keep_layout(text) == "First line\nand more.\n\n\b\nExamples:\n  one\n  two"
-
-
-def test_a_file_is_written_with_its_folder_or_refused(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "new" / "plan.txt"
-    write_text(path, "text\n")
-    assert path.read_text() == "text\n"
-    assert capfd.readouterr() == ("", f"wrote {path}\n")
-    with pytest.raises(SpecError, match=r"txt/plan\.txt cannot be written: (File exists|Not a di)"):
-        write_text(path / "plan.txt", "")
-    with pytest.raises(SpecError, match="cannot be written: Is a directory"):
-        write_text(tmp_path, "")
 
 
 @pytest.mark.parametrize(

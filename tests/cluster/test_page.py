@@ -57,8 +57,9 @@ def run(words: list[str], place: Path, here: dict[str, str]) -> subprocess.Compl
 
 @pytest.fixture
 def here(tmp_path: Path, warm_store: Store) -> dict[str, str]:
-    """Return an environment with its own folders, and a store with the toolchain's digests."""
-    shutil.copytree(warm_store.root, tmp_path / "store")
+    """Return an environment with its own folders, and stores with the toolchain's digests."""
+    for name in ("store", "without", "strange"):
+        shutil.copytree(warm_store.root, tmp_path / name)
     return {**os.environ, "PALLASC_CACHE_DIR": str(tmp_path / "store"), "TMPDIR": str(tmp_path)}
 
 

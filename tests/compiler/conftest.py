@@ -70,12 +70,10 @@ class Result:
 Builder = Callable[..., dict[str, Result]]
 
 
-def build_once(
-    output: Path, file: Path, targets: str, *names: str, **options: Any
-) -> dict[str, Result]:
+def build_once(output: Path, file: Path, targets: str, *names: str) -> dict[str, Result]:
     """Compile the cases of `file` in a fresh process."""
     command = [sys.executable, PROGRAMS / "build.py", output, targets, file, *names]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
     return read_results(output)
 
@@ -100,9 +98,16 @@ def build(shared: Callable[..., Path]) -> Builder:
 
 
 @pytest.fixture(scope="session")
-def run_build() -> Callable[..., dict[str, Result]]:
-    """Return the function that compiles the cases of a file in a fresh process."""
-    return build_once
+def marked() -> Callable[[str, str], tuple[Path, int]]:
+    """Return a function that gives the place which a comment marks in a file of `programs/`."""
+
+    def place(file: str, name: str) -> tuple[Path, int]:
+        path = PROGRAMS / f"{file}.py"
+        lines = path.read_text().splitlines()
+        (line,) = [i for i, text in enumerate(lines, 1) if text.endswith(f"# HERE {name}")]
+        return path, line
+
+    return place
 
 
 @pytest.fixture

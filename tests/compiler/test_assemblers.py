@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cache.format import FOLDER
-from pallasc.cache.stat_digest import PLACE
+from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, tool_version
 
 PROGRAM = Path(__file__).parent / "programs" / "assembled.py"
@@ -36,12 +35,8 @@ def toolchain() -> Toolchain:
 
 
 @pytest.fixture(scope="module")
-def assembled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Answer]:
-    """Return a function that runs the program in an environment and gives what it tells.
-
-    Each store is new, but remembers the digests of the files that were read before.
-    """
-    known = tmp_path_factory.mktemp("known") / "digests"
+def assembled(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Callable[..., Answer]:
+    """Return a function that runs the program in an environment and gives what it tells."""
 
     def run(
         environment: Mapping[str, str],
@@ -50,10 +45,7 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Answer]
         folder: Path | None = None,
     ) -> Answer:
         store = tmp_path_factory.mktemp("assembled") / "store"
-        remembered = store / FOLDER / PLACE
-        if known.exists():
-            remembered.parent.mkdir(parents=True)
-            shutil.copyfile(known, remembered)
+        shutil.copytree(warm_store.root, store)
         command = [*before, sys.executable, "-P", str(PROGRAM), str(store), *arguments]
         answer = subprocess.run(
             command,
@@ -64,8 +56,6 @@ def assembled(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Answer]
             check=False,
         )
         assert answer.returncode == 0, answer.stdout + answer.stderr
-        if not known.exists():
-            shutil.copyfile(remembered, known)
         told: Answer = json.loads(answer.stdout.splitlines()[-1])
         return told
 

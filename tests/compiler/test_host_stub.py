@@ -180,39 +180,3 @@ def test_launches_on_a_stream_take_the_sizes_of_the_signature(version: int, pdl:
     assert launch.dynamic_smem_bytes == 64
     pointer, value = launch.arguments
     assert (locate(pointer.address or 0), value.data) == ((1, 64), b"\5\0\0\0")
-
-
-def _module_object(data: bytes, *, loads: int = 1) -> bytes:
-    text = "".join(f"\\{byte:02x}" for byte in data)
-    return compile_object(
-        f'{_DECLARATIONS}\n@cubin = internal constant [{len(data)} x i8] c"{text}"\n'
-        '@name = internal constant [3 x i8] c"k1\\00"\n'
-        "define void @init(ptr %module, ptr %function) {\n"
-        + "".join(
-            f"%m{i} = call ptr @mosaic_gpu_module_load(ptr @cubin)\n"
-            f"%f{i} = call ptr @mosaic_gpu_get_function(ptr %m{i}, ptr @name, i32 512, i32 2)\n"
-            for i in range(loads)
-        )
-        + "ret void\n}\n"
-    )
-
-
-def _tiny_elf() -> bytes:
-    header = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + (1).to_bytes(2, "little")
-    header += (190).to_bytes(2, "little")
-    return header.ljust(64, b"\0")
-
-
-def test_the_init_function_of_older_kernels_gives_cubin_name_and_memory() -> None:
-    with HostObject(_module_object(_tiny_elf() + b"behind"), 1) as host:
-        assert host.init("init") == ("k1", _tiny_elf(), 512)
-    with (
-        HostObject(_module_object(_tiny_elf(), loads=2), 1) as host,
-        pytest.raises(ValueError, match="too many values to unpack"),
-    ):
-        host.init("init")
-    with (
-        HostObject(_module_object(b"no cubin".ljust(64, b"\0")), 1) as host,
-        pytest.raises(CorruptError, match="not a 64-bit little-endian ELF file"),
-    ):
-        host.init("init")

@@ -7,18 +7,10 @@ import sys
 
 import pytest
 
-from pallasc.compiler.lowering.kernel_output import (
-    LONGEST_TEXT,
-    formats,
-    pack,
-    printed_text,
-    unpack,
-)
+from pallasc.compiler.lowering.kernel_output import LONGEST_TEXT, pack, printed_text, unpack
 
 
-def test_what_is_printed_is_kept_and_goes_where_it_went(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_printed_is_kept_and_goes_where_it_went(capsys: pytest.CaptureFixture[str]) -> None:
     with printed_text() as text:
         print("traced")
         sys.stdout.flush()
@@ -46,13 +38,3 @@ def test_a_damaged_text_is_none() -> None:
         assert isinstance(unpack("".join(damaged)), str)
     for wrong in (None, 7, "é", "AAAA", packed[: len(packed) // 2]):
         assert unpack(wrong) in ("", "a kernel " * 100) or unpack(wrong) in "a kernel " * 100
-
-
-def test_formats_of_a_launch_come_in_the_order_of_the_source() -> None:
-    ptx = (
-        ".global .align 1 .b8 printfFormat_1[5] = {195, 169, 58, 10};\n"
-        ".global .align 1 .b8 other[2] = {1, 2};\n"
-        ".global .align 1 .b8 printfFormat_0[4] = {37, 102, 10, 0};\n"
-    )
-    assert formats(ptx) == ["%f\n", "é:\n"]
-    assert formats(".global .align 1 .b8 other[2] = {1, 2};\n") == []

@@ -110,10 +110,7 @@ def test_references_get_what_the_kernel_gets(folder: Path, tmp_path: Path) -> No
             [_array("out.b", 9), _array("out.sum", 7)],
         ),
         # JAX flattens a mapping in the order of its keys: y, then z.
-        (
-            [_array("first", 1), _array("second.y", 2), _array("second.z", 3)],
-            [_array("out", -1)],
-        ),
+        ([_array("first", 1), _array("second.y", 2), _array("second.z", 3)], [_array("out", -1)]),
         ([_array("a", 1, "i8")], [_array("out", 2**40 + 1, "i8")]),
     ]
     found = dict(compare(variants, lambda n: launches[n]))

@@ -62,9 +62,7 @@ def test_spills_of_another_code_are_not_believed(build: Any, tmp_path: Path) -> 
     assert (kernel.spill_store_bytes, kernel.spill_load_bytes) == (None, None)
 
 
-def test_a_kernel_that_is_launched_twice_is_listed_once_with_the_larger_memory(
-    build: Any,
-) -> None:
+def test_a_kernel_that_is_launched_twice_is_listed_once_with_the_larger_memory(build: Any) -> None:
     translation, launch = _translation(build)
     translation.steps.append(replace(launch, dynamic_smem_bytes=4096))
     (kernel,) = kernel_resources(translation, find_toolchain().ptxas, "sm_90a")

@@ -7,11 +7,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.toolchain import toolchain as module
-from pallasc.compiler.toolchain.setup import prepare, tool_folder
+from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import (
     Item,
     Package,
@@ -51,19 +50,6 @@ def test_the_installed_toolchain_is_found_and_recorded() -> None:
     assert labels == sorted(labels)
     assert isinstance(record["digests"], dict)
     assert list(record["digests"]) == labels
-
-
-def test_the_folder_of_tools_has_the_assembler_that_is_used(tmp_path: Path) -> None:
-    toolchain = find_toolchain()
-    assert tool_folder(toolchain) == (toolchain.ptxas.parent, None)
-    other = tmp_path / "ptxas-13.0"
-    other.write_text("")
-    folder, keep = tool_folder(replace(toolchain, ptxas=other))
-    assert keep is not None
-    assert (folder / "ptxas").resolve() == other
-    assert toolchain.nvlink is None or (folder / "nvlink").resolve() == toolchain.nvlink.resolve()
-    keep.cleanup()
-    assert not folder.exists()
 
 
 def test_the_assembler_on_the_path_is_not_taken(

@@ -37,9 +37,7 @@ def _constants(result: Any) -> list[bytes]:
     return [result.artifact.blob(buffer.digest or "") for buffer in found]
 
 
-def test_work_around_a_kernel_becomes_five_launches_over_three_buffers(
-    functions: Any,
-) -> None:
+def test_work_around_a_kernel_becomes_five_launches_over_three_buffers(functions: Any) -> None:
     result = functions["around"]
     assert _buffers(result) == [("input", _ARRAY), ("output", _ARRAY), ("temporary", _ARRAY)]
     assert _steps(result) == [
@@ -58,9 +56,7 @@ def test_work_around_a_kernel_becomes_five_launches_over_three_buffers(
     assert all(launch.block == (128, 1, 1) for launch in result.plan.launches)
 
 
-def test_a_constant_array_is_copied_and_zeros_that_add_nothing_vanish(
-    functions: Any,
-) -> None:
+def test_a_constant_array_is_copied_and_zeros_that_add_nothing_vanish(functions: Any) -> None:
     result = functions["zeros_and_constant"]
     assert _buffers(result) == [
         ("input", _ARRAY), ("output", _ARRAY), ("output", 12), ("constant", 12),

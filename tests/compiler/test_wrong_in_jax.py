@@ -49,10 +49,12 @@ WARNED = {
 """By variant, the mark of the line that is warned about; JAX 0.10 refuses to load booleans."""
 
 
-def marked_line(name: str) -> int:
-    lines = FILE.read_text().splitlines()
-    (line,) = [i for i, text in enumerate(lines, 1) if text.endswith(f"# HERE {name}")]
-    return line
+@pytest.fixture
+def spec(tmp_path: Path, warm_store: Store, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the place of a spec of copies of the kernels, with an own store."""
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(shutil.copytree(warm_store.root, tmp_path / "s")))
+    shutil.copy(FILE, tmp_path)
+    return tmp_path / "kernels.yaml"
 
 
 def warnings(spec: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
@@ -64,18 +66,14 @@ def warnings(spec: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[s
 
 
 def test_each_wrong_construct_is_warned_about_once_with_its_line(
-    tmp_path: Path,
-    warm_store: Store,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    spec: Path, marked: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PALLASC_CACHE_DIR", str(shutil.copytree(warm_store.root, tmp_path / "s")))
-    shutil.copy(FILE, tmp_path)
-    spec = tmp_path / "kernels.yaml"
     spec.write_text(SPEC)
     found = warnings(spec, capsys)
-    lines = {name: f"wrong_in_jax.py:{marked_line(mark)}" for name, mark in WARNED.items()}
-    assert {name: warning["source"] for name, warning in found.items()} == lines
+    places = {name: marked("wrong_in_jax", mark) for name, mark in WARNED.items()}
+    assert {name: warning["source"] for name, warning in found.items()} == {
+        name: f"{path.name}:{line}" for name, (path, line) in places.items()
+    }
     assert {warning["kind"] for warning in found.values()} == {"CompiledWrongly"}
     assert found["copied[stride=2]"]["text"] == (
         f"in this version of JAX, {STRIDE.does}. {STRIDE.instead}"
@@ -88,14 +86,8 @@ def test_each_wrong_construct_is_warned_about_once_with_its_line(
 
 
 def test_a_kernel_that_fails_to_lower_shows_its_error_without_the_warning(
-    tmp_path: Path,
-    warm_store: Store,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    spec: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PALLASC_CACHE_DIR", str(shutil.copytree(warm_store.root, tmp_path / "s")))
-    shutil.copy(FILE, tmp_path)
-    spec = tmp_path / "kernels.yaml"
     spec.write_text(FAILING_SPEC)
     assert main(["build", str(spec), "--jobs", "1"]) == 1
     shown = capsys.readouterr().err

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
+from pallasc.specs.gpus import DEFAULT_MODELS
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
@@ -110,6 +112,12 @@ def test_lines_of_the_source_fit_kernels_of_all_kinds(built: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "machine code differs with locations: 0 " in done.stdout
+
+
+def test_everywhere_is_everything_that_pallasc_compiles_for() -> None:
+    known = runpy.run_path(str(FOLDER / "architectures.py"))
+    before, since = known["BEFORE_HOPPER"], known["SINCE_HOPPER"]
+    assert {*known["EVERYWHERE"]} == {*before, *since} == {*DEFAULT_MODELS}
 
 
 def test_results_are_checked_in_for_every_kernel_and_every_name_of_jax(

@@ -99,15 +99,9 @@ AT = f"pyproject.toml:5: tool.pallasc.bundles.{PLACE}"
             '{specs = "k", from = "stor"}',
             f"{AT}.from: expected 'compile', 'store' or 'frozen', got 'stor'.",
         ),
-        (
-            '{specs = "k", keep-debug = "no"}',
-            f"{AT}.keep-debug: expected true or false, got 'no'.",
-        ),
+        ('{specs = "k", keep-debug = "no"}', f"{AT}.keep-debug: expected true or false, got 'no'."),
         ("3", f"{AT}: expected a mapping, got 3."),
-        (
-            "{}",
-            f"{AT}: expected exactly one of 'specs' and 'bundle'.\n  It says what goes in.",
-        ),
+        ("{}", f"{AT}: expected exactly one of 'specs' and 'bundle'.\n  It says what goes in."),
         (
             '{bundle = "k.pallasc", targets = "sm_90a"}',
             f"{AT}.targets: this key is for specs; 'bundle' is used as it is.\n  Remove it.",

@@ -86,11 +86,7 @@ READY = '[tool.pallasc.bundles]\n"mylib/k.pallasc" = "before.pallasc"\n'
     ],
 )
 def test_a_remote_store_needs_its_packages_where_specs_are_built(
-    project: str,
-    remote: str,
-    required: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    project: str, remote: str, required: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "pyproject.toml"
     file.write_text(project)

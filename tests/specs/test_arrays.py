@@ -51,13 +51,7 @@ def test_the_notation_reads_back_as_the_same_array(array: ArraySpec) -> None:
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [
-        ("bf16[3, 5]", 30),
-        ("i2[9]", 3),
-        ("bool[7]", 7),
-        ("f32[0, 9]", 0),
-        ("c128[2]", 32),
-    ],
+    [("bf16[3, 5]", 30), ("i2[9]", 3), ("bool[7]", 7), ("f32[0, 9]", 0), ("c128[2]", 32)],
 )
 def test_nbytes_packs_elements_under_a_byte(text: str, nbytes: int) -> None:
     assert resolve_array(text).nbytes == nbytes

@@ -12,17 +12,11 @@ from pathlib import Path
 
 import pytest
 from consoles import fits, shown
-from tokamax_package import (
-    GLU,
-    H100,
-    Entries,
-    glu,
-    tiles,
-    times,
-    write_package,
-)
 
 from pallasc.specs.loading.tuned_table import read_table
+
+sys.path.insert(0, str(Path(__file__).parent))
+from tokamax_package import GLU, H100, Entries, glu, tiles, times, write_package
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples" / "tokamax" / "import_tables.py"

@@ -8,13 +8,7 @@ import pytest
 
 from pallasc.errors import CorruptError, PallascError, SpecError
 from pallasc.specs.tuning import Measured
-from pallasc.tuning.results import (
-    Start,
-    contest_key,
-    line_of,
-    parse_results,
-    read_results,
-)
+from pallasc.tuning.results import Start, contest_key, line_of, parse_results, read_results
 
 START = Start(
     "5a" * 32, "NVIDIA H100 80GB HBM3", "h100-sxm", "sm_90", "580.95.05", "2026-11-23", {}

@@ -14,9 +14,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.select import retarget
 from pallasc.specs.loading.yaml_loader import load_specs, load_yaml, parse_yaml, spec_files
-from pallasc.specs.spec import (
-    Spec,
-)
+from pallasc.specs.spec import Spec
 
 FULL = """\
 schema: 1

@@ -164,10 +164,7 @@ def test_reading_stops_where_a_bound_is_reached(
     assert len(events) <= most
 
 
-@pytest.mark.parametrize(
-    "number",
-    ["9" * 101, "0x" + "f" * 100, "1" * 2_000_000 + ".5"],
-)
+@pytest.mark.parametrize("number", ["9" * 101, "0x" + "f" * 100, "1" * 2_000_000 + ".5"])
 def test_a_number_has_at_most_a_hundred_characters(number: str) -> None:
     with pytest.raises(SpecError, match="this number is too long"):
         parse_document(f"a: {number}", "t")

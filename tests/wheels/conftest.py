@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sources import NOT_SOURCES
 
 from pallasc.cache.store import Store
 
@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import launching  # noqa: F401 - found here for the tests, which import it by its name
 from environments import (
     EXAMPLES,
-    NOT_SOURCES,
     ROOT,
     Environment,
     bundles_in,
@@ -36,26 +35,7 @@ Shared = Callable[[str, Callable[[Path], None]], Path]
 
 
 @pytest.fixture(scope="session")
-def pallasc_wheel(shared: Shared) -> Path:
-    """Give the wheel of this project, built from a copy."""
-
-    def fill(folder: Path) -> None:
-        shutil.copytree(ROOT, folder / "sources", ignore=NOT_SOURCES, symlinks=True)
-        command = [sys.executable, "-P", "-m", "build", "--wheel", "--no-isolation"]
-        done = subprocess.run(
-            [*command, "--skip-dependency-check", "--outdir", folder, folder / "sources"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    (wheel,) = shared("pallasc", fill).glob("*.whl")
-    return wheel
-
-
-@pytest.fixture(scope="session")
-def builder(shared: Shared, pallasc_wheel: Path, warm_store: Store) -> Environment:
+def builder(shared: Shared, wheel: Path, warm_store: Store) -> Environment:
     """Give an environment that builds wheels: JAX, build backends, pallasc, and one store."""
 
     def fill(folder: Path) -> None:
@@ -63,7 +43,7 @@ def builder(shared: Shared, pallasc_wheel: Path, warm_store: Store) -> Environme
         # All that the tests have, but behind what is installed here.
         tests = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *linked_folders()}
         (made.packages / "tests.pth").write_text("".join(f"{place}\n" for place in sorted(tests)))
-        made.install(pallasc_wheel)
+        made.install(wheel)
         shutil.copytree(warm_store.root, folder / "store", dirs_exist_ok=True)
 
     folder = shared("builder", fill)
@@ -71,14 +51,14 @@ def builder(shared: Shared, pallasc_wheel: Path, warm_store: Store) -> Environme
 
 
 @pytest.fixture(scope="session")
-def bare(shared: Shared, pallasc_wheel: Path) -> Path:
+def bare(shared: Shared, wheel: Path) -> Path:
     """Give the folder of an environment with pallasc and what it needs: without JAX."""
 
     def fill(folder: Path) -> None:
         made = make_environment(folder / "env", folder / "store")
         made.link(["click", "pyyaml", "cuda-bindings", "zstandard", "msgspec", "rich"])
         made.link(["numpy", "ml-dtypes"])
-        made.install(pallasc_wheel)
+        made.install(wheel)
 
     return shared("bare", fill) / "env"
 

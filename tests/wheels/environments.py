@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,9 +18,6 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PROGRAMS = Path(__file__).parent / "programs"
-NOT_SOURCES = shutil.ignore_patterns(
-    ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
-)
 
 
 @dataclass(frozen=True, slots=True)

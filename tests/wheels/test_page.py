@@ -87,9 +87,7 @@ def test_what_a_readme_shows_of_pyproject_stands_there(example: str) -> None:
 
 
 def test_the_tests_of_the_example_pass_on_its_wheel(
-    example_wheel: Path,
-    developer: Environment,
-    copy_example: Callable[..., Path],
+    example_wheel: Path, developer: Environment, copy_example: Callable[..., Path]
 ) -> None:
     clone = copy_example("fused_ops")
     shutil.rmtree(clone / "src")

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from environments import EXAMPLES, NOT_SOURCES, Environment, bundles_in, wheel_in
+from environments import EXAMPLES, Environment, bundles_in, wheel_in
 from launching import check_launched, launch, run
+from sources import NOT_SOURCES
 
 from pallasc.specs.bundle.bundle import open_bundle
 

@@ -11,11 +11,7 @@ import servers
 from variants import download, fill, request_key
 
 from pallasc.cache.remote.remote import push
-from pallasc.cache.remote.session import (
-    Failure,
-    RemoteError,
-    authorization,
-)
+from pallasc.cache.remote.session import Failure, RemoteError, authorization
 from pallasc.cache.remote.settings import parse_address, read_settings
 from pallasc.cache.store import Store
 

@@ -52,19 +52,6 @@ def test_what_one_machine_wrote_another_one_finds(
     assert remote.fetch(keys, accept_all) == {}
 
 
-def test_nothing_is_written_without_the_switch(
-    settings: RemoteSettings, store: Store, other: Store, there: Path
-) -> None:
-    keys = fill(store, range(3))
-    reading = RemoteSettings(settings.address, write=False)
-    assert upload(reading, store, keys).offered == 0
-    assert not there.exists()
-    upload(settings, store, keys)
-    before = {path: path.stat().st_mtime_ns for path in there.rglob("*")}
-    assert download(reading, other, keys)[1].hits == 3
-    assert {path: path.stat().st_mtime_ns for path in there.rglob("*")} == before
-
-
 def test_only_accepted_manifests_arrive_and_the_newest_that_fits_counts(
     settings: RemoteSettings, store: Store, other: Store
 ) -> None:

@@ -28,11 +28,7 @@ KERNEL = {
 
 
 def variant(
-    name: str = "add",
-    *,
-    budget: Budget | None = None,
-    place: Location = IN_SPEC,
-    **params: Scalar,
+    name: str = "add", *, budget: Budget | None = None, place: Location = IN_SPEC, **params: Scalar
 ) -> Variant:
     return Variant(
         name=name,

@@ -16,11 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.toolchain.setup import (
-    compiler_variables,
-    compiling_environment,
-    tool_folder,
-)
+from pallasc.compiler.toolchain.setup import compiler_variables, compiling_environment, tool_folder
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.errors import PallascError
 from pallasc.specs.arrays import resolve_array

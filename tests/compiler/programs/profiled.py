@@ -48,7 +48,4 @@ def two(x: Any) -> Any:
     return region(jnp.sin(doubled)), plgpu.kernel(plain, out_type=_like(x))(doubled)
 
 
-CASES = {
-    "region": (region, ["f32[128]"], {}),
-    "two": (two, ["f32[128]"], {}),
-}
+CASES = {"region": (region, ["f32[128]"], {}), "two": (two, ["f32[128]"], {})}

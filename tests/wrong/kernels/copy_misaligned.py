@@ -11,7 +11,5 @@ def scale(x):
         plgpu.wait_smem_to_gmem(0)
 
     return plgpu.kernel(
-        body,
-        out_type=x,
-        scratch_types=[plgpu.SMEM(x.shape, x.dtype), plgpu.Barrier()],
+        body, out_type=x, scratch_types=[plgpu.SMEM(x.shape, x.dtype), plgpu.Barrier()]
     )(x)

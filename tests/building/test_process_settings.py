@@ -1,20 +1,16 @@
-"""What the user's code changes in the compiling process: counted where it acts, else undone."""
+"""What the user's code asks and changes in the compiling process: counted, undone or said."""
 
 from __future__ import annotations
 
-import json
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import SpecReader
-from pallasc.compiler.builds.options import Options
-from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.yaml_loader import load_yaml
+from pallasc.errors import SpecError
 
 COMMON = """
 import jax
@@ -25,7 +21,7 @@ def run(x):
     return jnp.sin(x).T, jnp.cumsum(x), x @ x
 """
 SETTING = 'import jax\njax.config.update("jax_disable_most_optimizations", True)\n'
-SHARED = {
+CHANGED = {
     "plain": "from common import run\n",
     "setting": SETTING + "from common import run\n",
     "late": f"from common import run as plain\n\n\ndef run(x):\n"
@@ -34,20 +30,35 @@ SHARED = {
     'os.environ.pop("LC_ALL", None)\nfrom common import run\n',
     "again": "from common import run\n",
 }
+ASKED = {
+    "program": "import subprocess\ndef run(x):\n    subprocess.run(['true'])\n    return x * 3\n",
+    "proc": "def run(x):\n    open('/proc/cpuinfo').close()\n    return x * 5\n",
+    "bytes": "import os\ndef run(x):\n    try: os.environ[b'PATH']\n    except TypeError: pass\n"
+    "    return x * 6\n",
+    "asks": "import os\nDEBUG = os.path.exists(__file__ + '.debug')\n"
+    "def run(x): return x * (9 + DEBUG)\n",
+}
+SAID = {
+    "program": "program.py ran another program, whose digest cannot be computed",
+    "proc": "proc.py read /proc/cpuinfo, whose digest cannot be computed",
+}
+WITHOUT_EFFECT = (
+    "flags sets LC_ALL, XLA_FLAGS, which has no effect: set it where the build is started"
+)
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> list[Any]:
-    """Return the reports of a first and a second build of all kernels, in one process each."""
-    place = tmp_path_factory.mktemp("settings")
-    shutil.copytree(warm_store.root, place / "store")
-    for name, text in {**SHARED, "common": COMMON}.items():
-        (place / f"{name}.py").write_text(text)
-    kernels = [{"name": n, "entry": f"{n}.py:run", "args": {"x": "f32[128, 128]"}} for n in SHARED]
-    spec = place / "spec.yaml"
-    spec.write_text(json.dumps({"schema": 1, "targets": ["sm_90a"], "kernels": kernels}))
-    variants, store = expand(load_yaml(spec)), Store(place / "store")
-    return [build(variants, store=store, options=Options(jobs=1)) for _ in range(2)]
+def reports(make_project: Callable[[], Any]) -> list[Any]:
+    """Return the reports of three builds, in one process each; a file came before the third."""
+    project, kernels = make_project(), {**CHANGED, **ASKED}
+    for name, text in {**kernels, "common": COMMON}.items():
+        project.write(f"{name}.py", text)
+    project.spec(
+        *({"name": n, "entry": f"{n}.py:run", "args": {"x": "f32[128, 128]"}} for n in kernels)
+    )
+    found = [project.build() for _ in range(2)]
+    project.write("asks.py.debug", "")
+    return [*found, project.build()]
 
 
 def test_a_setting_of_jax_that_acts_after_lowering_counts(reports: list[Any]) -> None:
@@ -59,13 +70,35 @@ def test_a_setting_of_jax_that_acts_after_lowering_counts(reports: list[Any]) ->
     assert digests["setting"] == digests["late"] != digests["plain"]
 
 
-def test_a_variable_that_xla_reads_once_has_no_effect_and_the_report_says_so(
+def test_what_has_no_digest_or_no_effect_is_said_and_only_the_former_is_lowered_again(
     reports: list[Any],
 ) -> None:
-    assert reports[0].notes == (
-        "flags sets LC_ALL, XLA_FLAGS, which has no effect: set it where the build is started",
-    )
-    assert {result.status for result in reports[1].results} == {"hit"}
+    first = {r.variant.name: (r.status, r.error) for r in reports[0].results}
+    assert {name: first[name] for name in ASKED} == dict.fromkeys(ASKED, ("compiled", None))
+    again = {f"{name}@h100-sxm will be lowered again: {said}" for name, said in SAID.items()}
+    assert {*reports[0].notes} == {WITHOUT_EFFECT, *again}
+    for report in reports[1:]:
+        assert again <= {*report.notes}
+    assert {r.variant.name: (r.status, bool(r.reason)) for r in reports[1].results} == {
+        name: ("lowered", True) if name in SAID else ("hit", False) for name in {**CHANGED, **ASKED}
+    }
+
+
+def test_a_file_that_somebody_asked_for_is_noticed_when_it_comes(reports: list[Any]) -> None:
+    assert [(r.variant.name, r.reason) for r in reports[2].compiled] == [
+        ("asks", "asks.py.debug has been created since")
+    ]
+
+
+def test_a_wrong_limit_is_said_before_anything_is_compiled(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("late.py", "def run(x): return x\n")
+    project.spec({"name": "late", "entry": "late.py:run"})
+    monkeypatch.setenv("PALLASC_CACHE_SIZE", "bogus")
+    with pytest.raises(SpecError, match="bogus"):
+        project.build()
+    assert project.events == []
 
 
 DECLARING = """

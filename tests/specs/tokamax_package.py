@@ -9,26 +9,9 @@ from typing import Any
 
 H100 = "nvidia_h100_80gb_hbm3"
 GLU = "pallas_mosaic_gpu_gated_linear_unit"
-ATTENTION = "pallas_mosaic_gpu_flash_attention"
-RAGGED_DOT = "pallas_mosaic_gpu_ragged_dot"
 
 Configs = Iterable[tuple[dict[str, Any], dict[str, Any]]]
 Entries = list[tuple[dict[str, Any], Configs]]
-
-NAMES = {
-    "ops/attention/pallas_mosaic_gpu": "PallasMosaicGpuFlashAttention",
-    "ops/attention/pallas_mosaic_gpu_vjp": "PallasMosaicGpuFlashAttentionVjp",
-    "ops/attention/pallas_mosaic_gpu_kernel_sm90": "Config",
-    "ops/attention/pallas_mosaic_gpu_vjp_common": "Config",
-    "ops/attention/base": "Mask",
-    "ops/gated_linear_unit/pallas_mosaic_gpu_common": "Config",
-    "ops/ragged_dot/pallas_mosaic_gpu": "PallasMosaicGpuRaggedDot",
-    "ops/ragged_dot/pallas_mosaic_gpu_common": "Config",
-    "ops/ragged_dot/base": "TRANS_RHS_RAGGED_DOT_DIM_NUMS",
-    "precision": "canonicalize_precision",
-    "quantization": "AsQArray",
-}
-"""Modules below `tokamax/_src`, and what specs name in each."""
 
 OP = '''\
 import dataclasses
@@ -109,8 +92,6 @@ def write_package(folder: Path, tables: dict[tuple[str, str], Entries]) -> Path:
             for call, configs in entries
         }
         _write(file, json.dumps(table))
-    for place, name in NAMES.items():
-        _write(root / "_src" / f"{place}.py", f"class {name}:\n    def __call__(self): ...\n")
     here = root / "_src" / "ops" / "gated_linear_unit"
     _write(here / "pallas_mosaic_gpu.py", OP)
     _write(here / "pallas_mosaic_gpu_common.py", CONFIG)

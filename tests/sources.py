@@ -1,0 +1,17 @@
+"""Copies of this project, as a clone of it would be: without what is built or installed here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NOT_SOURCES = shutil.ignore_patterns(
+    *(".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"),
+    "*.so",
+)
+
+
+def copy_sources(to: Path) -> Path:
+    """Return a new copy of this project."""
+    return Path(shutil.copytree(ROOT, to, ignore=NOT_SOURCES, symlinks=True))

@@ -1,7 +1,0 @@
-"""Ends Python from the function."""
-
-import sys
-
-
-def scale(x):
-    sys.exit("no kernel for this shape")
