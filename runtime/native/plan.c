@@ -4,7 +4,6 @@
  * bounded, so no sum overflows. All loops run over entries within the block. */
 #include "plan.h"
 #include "sha256.h"
-#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,22 +27,9 @@ static int damaged(const char *what, uint64_t number)
 }
 
 static const uint32_t entry_bytes[FLAT_TABLES] = {
-    [FLAT_STRINGS] = 1,
-    [FLAT_NUMBERS] = 8,
-    [FLAT_FACTS] = sizeof(struct flat_facts),
-    [FLAT_BUFFERS] = sizeof(struct flat_buffer),
-    [FLAT_ARRAYS] = sizeof(struct flat_array),
-    [FLAT_OUTPUTS] = sizeof(struct flat_array),
-    [FLAT_STEPS] = sizeof(struct flat_step),
-    [FLAT_LAUNCHES] = sizeof(struct flat_launch),
-    [FLAT_PARAMETERS] = sizeof(struct flat_parameter),
-    [FLAT_MAPS] = sizeof(struct flat_map),
-    [FLAT_VALUES] = 1,
-    [FLAT_KERNELS] = sizeof(struct flat_kernel),
-    [FLAT_SIZES] = 4,
-    [FLAT_CUBINS] = sizeof(struct flat_cubin),
-    [FLAT_BLOBS] = sizeof(struct flat_blob),
-    [FLAT_DATA] = 1,
+#define TABLE(number, name, entry) sizeof(entry),
+    FLAT_EACH_TABLE(TABLE)
+#undef TABLE
 };
 
 static uint64_t align(uint64_t size, uint64_t alignment)
@@ -92,24 +78,10 @@ static int check_tables(pallasc_plan *plan, const struct flat_header *header, si
 
 static void find_tables(pallasc_plan *plan, const struct flat_header *header)
 {
-#define AT(number) ((const void *)(plan->data + header->tables[number].offset))
-    plan->strings = AT(FLAT_STRINGS);
-    plan->numbers = AT(FLAT_NUMBERS);
-    plan->facts = AT(FLAT_FACTS);
-    plan->buffers = AT(FLAT_BUFFERS);
-    plan->arrays = AT(FLAT_ARRAYS);
-    plan->outputs = AT(FLAT_OUTPUTS);
-    plan->steps = AT(FLAT_STEPS);
-    plan->launches = AT(FLAT_LAUNCHES);
-    plan->parameters = AT(FLAT_PARAMETERS);
-    plan->maps = AT(FLAT_MAPS);
-    plan->values = AT(FLAT_VALUES);
-    plan->kernels = AT(FLAT_KERNELS);
-    plan->sizes = AT(FLAT_SIZES);
-    plan->cubins = AT(FLAT_CUBINS);
-    plan->blobs = AT(FLAT_BLOBS);
-    plan->content = AT(FLAT_DATA);
-#undef AT
+#define TABLE(number, name, entry) \
+    plan->name = (const void *)(plan->data + header->tables[number].offset);
+    FLAT_EACH_TABLE(TABLE)
+#undef TABLE
 }
 
 static int check_strings(const pallasc_plan *plan)

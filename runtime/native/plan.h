@@ -39,21 +39,9 @@ struct layout {
 
 struct pallasc_plan {
     unsigned char *data; /* our copy of the flat plan */
-    const char *strings;
-    const int64_t *numbers;
-    const struct flat_facts *facts;
-    const struct flat_buffer *buffers;
-    const struct flat_array *arrays, *outputs;
-    const struct flat_step *steps;
-    const struct flat_launch *launches;
-    const struct flat_parameter *parameters;
-    const struct flat_map *maps;
-    const unsigned char *values;
-    const struct flat_kernel *kernels;
-    const uint32_t *sizes;
-    const struct flat_cubin *cubins;
-    const struct flat_blob *blobs;
-    const unsigned char *content;
+#define TABLE(number, name, entry) const entry *name;
+    FLAT_EACH_TABLE(TABLE)
+#undef TABLE
     uint32_t count[FLAT_TABLES]; /* entries of each table */
 
     struct place *places;      /* of each buffer */
@@ -88,13 +76,10 @@ static inline const char *kernel_name(const pallasc_plan *plan, const struct fla
 
 /* prepare.c */
 void free_states(pallasc_plan *plan);
+int is_prepared(const pallasc_plan *plan, int ordinal);
 
 /* cubin.c: the error in a cubin for sm_`sm`, with the message of specs/artifacts/cubin.py; or NULL.
  * The driver is not given a cubin's length: it reads as far as the headers say. */
 const char *broken_cubin(const void *data, size_t size, int sm, char *text, size_t capacity);
-
-/* text.c: numbers formatted like a Python list, of which the first 64 are shown. */
-enum { MOST_SHOWN = 64 };
-const char *sizes_text(char *text, size_t capacity, const uint32_t *sizes, size_t count);
 
 #endif
