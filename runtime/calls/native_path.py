@@ -183,7 +183,7 @@ class NativePaths:
         arrays = self._array_words(signature, access, kind)
         front.__self__.add(
             b"".join([_packed(*head, *slots, *leaves), *arrays]),
-            tuple(array.dtype for array in signature.passed),
+            tuple((array.dtype, array.shape, array.strides) for array in signature.passed),
             tuple(_allocation(shape, dtype, access) for shape, dtype in new),
             (partial(_make_program, route), _admit, partial(_order, route), _refuse),
         )

@@ -17,19 +17,6 @@ struct place {
     uint64_t at; /* number of the array; offset in the workspace */
 };
 
-/* A cubin or constant: in the plan's copy of its data, or in separate memory. */
-struct blob {
-    const void *data;
-    void *owned;
-};
-
-struct array {
-    uint64_t bytes;
-    uint64_t mask; /* alignment minus one if that is a power of two, else 0 */
-    uint64_t alignment;
-    const char *path;
-};
-
 /* The parameters of one launch: its values are in a template with the values of all launches. */
 struct layout {
     uint64_t values_at; /* in the template */
@@ -45,11 +32,10 @@ struct pallasc_plan {
     uint32_t count[FLAT_TABLES]; /* entries of each table */
 
     struct place *places;      /* of each buffer */
-    struct array *passed;      /* of each array */
     struct layout *layouts;    /* of each launch */
     uint32_t *value_at;        /* of each parameter by value: in the values of its launch */
     uint32_t *map_at;          /* of each map: in the values of its launch */
-    struct blob *found;        /* of each blob */
+    const void **found;        /* of each blob: in `content` if it is inside, else allocated */
     unsigned char *template;   /* the values of all launches, their maps not encoded */
     uint64_t template_bytes;
     uint64_t workspace_bytes;
@@ -62,6 +48,17 @@ struct pallasc_plan {
 static inline const char *string_of(const pallasc_plan *plan, uint32_t at)
 {
     return plan->strings + at;
+}
+
+static inline const char *path_of(const pallasc_plan *plan, uint32_t array)
+{
+    return string_of(plan, plan->arrays[array].path);
+}
+
+/* The buffer of an array, which has its size. */
+static inline const struct flat_buffer *buffer_of(const pallasc_plan *plan, uint32_t array)
+{
+    return &plan->buffers[plan->arrays[array].buffer];
 }
 
 static inline const char *name_of(const pallasc_plan *plan)

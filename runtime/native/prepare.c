@@ -187,7 +187,7 @@ static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin,
         status = leave_captures_alone(&entered);
         if (!status)
             status = CALL(what, cuLibraryLoadData, &entry->what.library,
-                          plan->found[cubin->blob].data, NULL, NULL, 0, NULL, NULL, 0);
+                          plan->found[cubin->blob], NULL, NULL, 0, NULL, NULL, 0);
         leave(&entered);
         if (status) {
             free(entry);
@@ -360,7 +360,7 @@ static int copy_constant(const pallasc_plan *plan, uint32_t number, const struct
     int status = CALL(what, cuMemAlloc, address, blob->size ? blob->size : 1);
     if (status || !blob->size)
         return status;
-    status = CALL(what, cuMemcpyHtoDAsync, *address, plan->found[number].data, blob->size,
+    status = CALL(what, cuMemcpyHtoDAsync, *address, plan->found[number], blob->size,
                   device->stream);
     if (!status)
         status = CALL(what, cuStreamSynchronize, device->stream);

@@ -163,8 +163,8 @@ typedef struct route {
     const route_head *head;
     const int64_t *leaves;
     const array_type *arrays[MOST_ARRAYS]; /* inputs, then results */
-    PyObject *dtypes; /* a tuple of short names, interned */
-    PyObject *new;    /* a tuple with the arguments of each allocation: results, then workspace */
+    PyObject *types; /* a tuple with dtype, shape and strides of each array */
+    PyObject *new;   /* a tuple with the arguments of each allocation: results, then workspace */
     PyObject *calls[ROUTE_CALLS];
     int array_count;
     _Atomic(bool) is_slow_on[MOST_DEVICES];
@@ -330,28 +330,18 @@ static const seen *view(call *own, PyObject *array)
     return out->tensor.device_type == DLPACK_CUDA ? out : NULL;
 }
 
-/* Returns whether a tuple of Python holds these numbers. */
-static bool are_numbers(PyObject *tuple, const int64_t *numbers, int64_t count)
+static bool equals(PyObject *one, PyObject *other)
 {
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != count)
-        return false;
-    for (int64_t n = 0; n < count; n++) {
-        long long own = PyLong_AsLongLong(PyTuple_GetItem(tuple, n));
-        if (own == -1 && PyErr_Occurred())
-            forget_error();
-        if (own != numbers[n])
-            return false;
-    }
-    return true;
+    int is_equal = PyObject_RichCompareBool(one, other, Py_EQ);
+    return is_equal < 0 ? failed() : is_equal;
 }
 
-static bool is_described_as(const array_type *type, PyObject *type_dtype, const seen *array)
+/* Compares a described array with dtype, shape and strides of a type. */
+static bool is_described_as(const array_type *type, PyObject *own, const seen *array)
 {
-    PyObject *dtype = field(array, DTYPE);
-    if (type->asks & ASK_DTYPE && dtype != type_dtype &&
-        (!PyUnicode_Check(dtype) || PyUnicode_Compare(dtype, type_dtype)))
+    if (type->asks & ASK_DTYPE && !equals(field(array, DTYPE), PyTuple_GetItem(own, 0)))
         return false;
-    if (type->asks & ASK_SHAPE && !are_numbers(field(array, SHAPE), type->shape, type->ndim))
+    if (type->asks & ASK_SHAPE && !equals(field(array, SHAPE), PyTuple_GetItem(own, 1)))
         return false;
     if (!(type->asks & ASK_STRIDES))
         return true;
@@ -359,7 +349,7 @@ static bool is_described_as(const array_type *type, PyObject *type_dtype, const 
     bool is_contiguous = field(array, IS_CONTIGUOUS) == Py_True;
     if (is_row_major || is_contiguous)
         return is_row_major && is_contiguous;
-    return are_numbers(field(array, STRIDES), type->shape + type->ndim, type->ndim);
+    return equals(field(array, STRIDES), PyTuple_GetItem(own, 2));
 }
 
 static bool is_of_type(const array_type *type, const dl_tensor *array)
@@ -405,7 +395,7 @@ static int take(call *own, const route *way, int64_t number, PyObject *array, co
 {
     const array_type *type = way->arrays[number];
     bool fits = viewed->described
-                    ? is_described_as(type, PyTuple_GetItem(way->dtypes, number), viewed)
+                    ? is_described_as(type, PyTuple_GetItem(way->types, number), viewed)
                     : is_of_type(type, &viewed->tensor);
     own->arrays[number] = array;
     own->seen[number] = viewed;
@@ -664,9 +654,9 @@ static int mark_written(const call *own, const route *way)
 {
     const front *self = own->self;
     Py_ssize_t count = 0;
-    for (int n = 0; n < way->array_count; n++)
+    for (int n = 0; self->calls[MARK_WRITTEN] && n < way->array_count; n++)
         count += (way->arrays[n]->asks & IS_WRITTEN) != 0;
-    if (!self->calls[MARK_WRITTEN] || !count)
+    if (!count)
         return 0;
     PyObject *written = PyTuple_New(count);
     if (!written)
@@ -701,8 +691,9 @@ static PyObject *returned(const call *own, const route *way)
     return made;
 }
 
-/* Outcome of a call: done, with a result or an exception; or nothing was done. */
-enum { DONE, NOT_DONE };
+/* Outcome of a call: done, with a result or an exception; or nothing was done, and it may be
+ * launched here or not. */
+enum { DONE, NOT_DONE, MAY_LAUNCH };
 
 /* Lets Python order the launch after earlier uses of described arrays, if there are any. Sets
  * `after` to the function to call after the launch, NULL for none. */
@@ -716,7 +707,7 @@ static int order(const call *own, const route *way, int device, void *stream, Py
         is_used |= field(own->seen[n], STREAM) != Py_None || field(own->seen[n], USES) != Py_None;
     }
     if (!is_used)
-        return DONE;
+        return MAY_LAUNCH;
     PyObject *views = PyTuple_New(way->array_count);
     if (!views)
         return DONE;
@@ -729,7 +720,7 @@ static int order(const call *own, const route *way, int device, void *stream, Py
     if (found && found != Py_None && found != Py_False)
         *after = Py_NewRef(found);
     Py_XDECREF(found);
-    return found == Py_False ? NOT_DONE : DONE;
+    return !found ? DONE : found == Py_False ? NOT_DONE : MAY_LAUNCH;
 }
 
 /* Launches in a stream; `result` is what the call returns, NULL with an exception set. */
@@ -737,7 +728,7 @@ static int enqueue(call *own, route *way, program *ready, void *stream, PyObject
 {
     PyObject *after = NULL;
     int status = order(own, way, ready->device, stream, &after);
-    if (status != DONE || PyErr_Occurred())
+    if (status != MAY_LAUNCH)
         return status;
     void *buffers[MOST_ARRAYS];
     for (int n = 0; n < way->array_count; n++)
@@ -900,7 +891,7 @@ static PyObject *make_front(PyObject *module, PyObject *args)
     return made;
 }
 
-/* add(words, dtypes, new, calls). The words are a route_head, then an array_type for each array. */
+/* add(words, types, new, calls). The words are a route_head, then an array_type for each array. */
 static PyObject *front_add(PyObject *object, PyObject *args)
 {
     front *self = (front *)object;
@@ -908,7 +899,7 @@ static PyObject *front_add(PyObject *object, PyObject *args)
     route *made = calloc(1, sizeof *made);
     if (!made)
         return PyErr_NoMemory();
-    if (!PyArg_ParseTuple(args, "SO!O!O!:add", &words, &PyTuple_Type, &made->dtypes, &PyTuple_Type,
+    if (!PyArg_ParseTuple(args, "SO!O!O!:add", &words, &PyTuple_Type, &made->types, &PyTuple_Type,
                           &made->new, &PyTuple_Type, &calls)) {
         free(made);
         return NULL;

@@ -70,13 +70,3 @@ void sha256(const void *data, size_t size, uint8_t digest[32])
     for (int i = 0; i < 32; i++)
         digest[i] = (uint8_t)(state[i / 4] >> (24 - 8 * (i % 4)));
 }
-
-void sha256_text(const uint8_t digest[32], char text[65])
-{
-    static const char digits[] = "0123456789abcdef";
-    for (int i = 0; i < 32; i++) {
-        text[2 * i] = digits[digest[i] >> 4];
-        text[2 * i + 1] = digits[digest[i] & 15];
-    }
-    text[64] = 0;
-}

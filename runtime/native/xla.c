@@ -383,14 +383,14 @@ static int check_buffers(const ffi_call *call, const struct instance *self)
                     "%s: the program passes %lld of %zu arrays and has room for %lld of %zu "
                     "results.", self->kernel, (long long)call->arguments.size, self->inputs,
                     (long long)call->results.size, results);
-    for (int64_t n = 0; n < call->arguments.size; n++)
-        if (call->arguments.types[n] != FFI_IS_BUFFER)
-            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: argument %lld is not an array.",
-                        self->kernel, (long long)n);
-    for (int64_t n = 0; n < call->results.size; n++)
-        if (call->results.types[n] != FFI_IS_BUFFER)
-            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: result %lld is not an array.",
-                        self->kernel, (long long)n);
+    for (int64_t n = 0; n < call->arguments.size + call->results.size; n++) {
+        int is_result = n >= call->arguments.size;
+        const ffi_buffers *buffers = is_result ? &call->results : &call->arguments;
+        int64_t number = is_result ? n - call->arguments.size : n;
+        if (buffers->types[number] != FFI_IS_BUFFER)
+            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: %s %lld is not an array.", self->kernel,
+                        is_result ? "result" : "argument", (long long)number);
+    }
     for (size_t n = 0; n < self->inputs + self->results; n++) {
         int status = PALLASC_OK;
         if (n < self->inputs)
@@ -610,7 +610,7 @@ static int launch_in(struct arena *arena, pallasc_plan *plan, const struct devic
     char what[256];
     for (size_t n = 0; n < count; n++) {
         places[n] = (void *)(uintptr_t)total; /* an offset, until the address is known */
-        total += aligned(plan->passed[n].bytes);
+        total += aligned(buffer_of(plan, (uint32_t)n)->size);
     }
     int status = grow(arena, plan, device, total + pallasc_workspace_bytes(plan) + 1);
     if (status)

@@ -200,14 +200,14 @@ class Case:
         arrays = b"".join(struct.pack("=8q", 2, 32, own, 2, 4, 64, 64, 1) for own in asks)
         new = [("result",)] if self.what != INTO else []
         new += [("workspace",)] if self.has_workspace else []
-        self.kept_front.add(words + arrays, ("f32",) * 3, tuple(new), calls)
+        self.kept_front.add(words + arrays, (("f32", (4, 64), (64, 1)),) * 3, tuple(new), calls)
         return made
 
     def ready(self, device):
         """Return the program."""
         addresses = address("plan_launch"), address("driver_context"), address("driver_device")
         numbers = addresses[0], 7, device, CONTEXT, *addresses[1:]
-        return native.program(self, *numbers)
+        return native.program(native, *numbers)
 
     def describe(self, array):
         """Return what Python tells of an array, mostly as it is."""
