@@ -135,6 +135,7 @@ class Kernel(Variants):
     Attributes:
         name, checks, is_by_digest, rules: as given.
         variants: the candidates.
+        launch: the function that calls currently go through.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Kernel(Variants):
     ) -> None:
         super().__init__(name, candidates, checks=checks, is_by_digest=is_by_digest, rules=rules)
         self._added: set[tuple[Route, type]] = set()
-        self._call: Function = partial(self._start, MISSING, True)
+        self.launch: Function = partial(self._start, MISSING, True)
         skip_frames(_ENTRANCES)
 
     def __repr__(self) -> str:
@@ -169,7 +170,7 @@ class Kernel(Variants):
             SelectionError: no variant fits the GPU and the arrays, or several do.
             DeviceError: the driver or the GPU cannot do it.
         """
-        return self._call(*arrays, stream=stream, **named)
+        return self.launch(*arrays, stream=stream, **named)
 
     @untraced
     def into(self, *arrays: Any, out: Any = MISSING, stream: Any = None, **named: Any) -> Any:
@@ -337,20 +338,11 @@ class Kernel(Variants):
 
         return register(self, self.forms, name)
 
-    @property
-    def launch(self) -> Function:
-        """The function that calls currently go through."""
-        return self._call
-
-    @property
-    def forms(self) -> Forms[Kernel] | None:
-        """The argument structures of the variants, None if there is only one."""
-        return self._forms
-
     # ---- one call
 
     @cached_property
-    def _forms(self) -> Forms[Kernel] | None:
+    def forms(self) -> Forms[Kernel] | None:
+        """The argument structures of the variants, None if there is only one."""
         groups = _by_structure(self.variants)
         if len(groups) == 1:
             return None
@@ -367,8 +359,8 @@ class Kernel(Variants):
                 f"{self.name}(...) allocates its results and takes no out.",
                 hint="To write into arrays of yours, call into(…, out=…).",
             )
-        if self._forms is not None:
-            form = self._forms.choose(arrays, named)
+        if self.forms is not None:
+            form = self.forms.choose(arrays, named)
             if allocates:
                 return form.launch(*arrays, stream=stream, **named)
             return form.into(*arrays, out=out, stream=stream, **named)
@@ -389,7 +381,7 @@ class Kernel(Variants):
         self, arrays: Sequence[Any], named: Mapping[str, Any], device: Any
     ) -> tuple[Kernel, tuple[ArrayType, ...], Padding | None]:
         """Return the variants for a call, the types of their arrays, and how to pad the call's."""
-        form = self if self._forms is None else self._forms.choose(arrays, named)
+        form = self if self.forms is None else self.forms.choose(arrays, named)
         leaves, kernel = form.bind(arrays, named)
         types = tuple(self._types(leaves))
         if kernel.can_pad and types not in kernel.types:
@@ -401,7 +393,7 @@ class Kernel(Variants):
 
     def _takes_out(self) -> bool:
         """Return True if an argument of the compiled function is named out."""
-        kernels = self._forms.kernels if self._forms is not None else (self,)
+        kernels = self.forms.kernels if self.forms is not None else (self,)
         return any(kernel.arguments.takes("out") for kernel in kernels)
 
     def _install(self, match: Match) -> None:
@@ -416,7 +408,7 @@ class Kernel(Variants):
         with state.lock:
             fronts = self.native_paths.add(match.route, first.adapter, type(first.array))
             if fronts is not None:
-                self._call = fronts["call"]
+                self.launch = fronts["call"]
                 self.__dict__["into"] = fronts["into"]
             self._added.add(added)
 
@@ -429,20 +421,11 @@ class Kernel(Variants):
         return NativePaths(self.variants, checks=checks, slow=slow)
 
 
-_ENTRANCES: Sequence[Function] = (
-    *(
-        Kernel.__call__,
-        Kernel.into,
-        Kernel.variant,
-        Kernel.preload,
-        Kernel.prepare,
-        Kernel.available,
-        Kernel.choice,
-        Kernel.defvjp,
-        Kernel.defvmap,
-    ),
-    *(vars(Kernel)[name].func for name in ("unchecked", "by_digest")),
-)
+_ENTRANCES: Sequence[Function] = [
+    function
+    for function in (getattr(own, "func", own) for own in vars(Kernel).values())
+    if hasattr(function, "_torchdynamo_disable")
+]
 """Public entry points that torch.compile must not trace."""
 
 

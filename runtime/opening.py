@@ -409,25 +409,21 @@ class NoSuchKernelError(ArgumentError, KeyError):
     """No kernel has this name: an `ArgumentError`, and a `KeyError` as for any mapping."""
 
 
-class _Siblings:
-    """Find kernels opened from the same bundles, without keeping their `Kernels` alive."""
+def _open_kernel(
+    name: str, bundles: Bundles, kernels: weakref.ref[Kernels], *, checks: bool
+) -> Kernel | None:
+    """Return a new kernel that does not keep its `Kernels` alive; None if there is none."""
+    candidates = bundles.candidates(name)
+    if not candidates:
+        return None
 
-    def __init__(self, kernels: Kernels, bundles: Bundles, *, checks: bool) -> None:
-        self._kernels = weakref.ref(kernels)
-        self._bundles = bundles
-        self._checks = checks
+    def find(other: str) -> Kernel | None:
+        own = kernels()
+        if own is None:
+            return _open_kernel(other, bundles, kernels, checks=checks)
+        return own.get(other)
 
-    def __call__(self, name: str) -> Kernel | None:
-        """Return the kernel with a name, None if there is none."""
-        kernels = self._kernels()
-        return self.open(name) if kernels is None else kernels.get(name)
-
-    def open(self, name: str) -> Kernel | None:
-        """Return a new kernel object for a name."""
-        candidates = self._bundles.candidates(name)
-        if not candidates:
-            return None
-        return Kernel(name, candidates, checks=self._checks, rules=Rules(self))
+    return Kernel(name, candidates, checks=checks, rules=Rules(find))
 
 
 class Kernels(Mapping[str, Kernel]):
@@ -450,7 +446,7 @@ class Kernels(Mapping[str, Kernel]):
         bundles: Bundles | None = None,
     ) -> None:
         self._bundles = bundles
-        self._siblings = None if bundles is None else _Siblings(self, bundles, checks=checks)
+        self._checks = checks
         self._kernels: dict[str, Kernel] = {}
         variants: dict[str, list[Candidate]] = {}
         for name, params, artifact in entries:
@@ -543,8 +539,8 @@ class Kernels(Mapping[str, Kernel]):
 
     def _find(self, name: str) -> Kernel | None:
         kernel = self._kernels.get(name)
-        if kernel is None and self._siblings is not None:
-            made = self._siblings.open(name)
+        if kernel is None and self._bundles is not None:
+            made = _open_kernel(name, self._bundles, weakref.ref(self), checks=self._checks)
             if made is not None:
                 kernel = self._kernels.setdefault(name, made)
         return kernel

@@ -36,9 +36,6 @@ class DlpackAdapter(OwnMemory):
 
     name = "an array with __dlpack__"
 
-    def __init__(self) -> None:
-        self._unversioned: set[type] = set()
-
     def view(self, array: Any) -> ArrayView:
         """Return a view of an array through DLPack, without asking the producer to synchronize.
 
@@ -71,14 +68,10 @@ class DlpackAdapter(OwnMemory):
     def _export(self, array: Any, **options: Any) -> Any:
         """Return a capsule, a versioned one if the producer supports it."""
         try:
-            if type(array) not in self._unversioned:
-                try:
-                    return array.__dlpack__(max_version=_VERSION, **options)
-                except TypeError:
-                    capsule = array.__dlpack__(**options)
-                    self._unversioned.add(type(array))
-                    return capsule
-            return array.__dlpack__(**options)
+            try:
+                return array.__dlpack__(max_version=_VERSION, **options)
+            except TypeError:
+                return array.__dlpack__(**options)
         except FOREIGN_ERRORS as error:
             raise ArgumentError(
                 f"__dlpack__() failed: {_text(error)}.",

@@ -151,12 +151,10 @@ def _open(candidate: Candidate) -> NativePlan | None:
 
 def _library() -> Library | None:
     """Return the C library, None if it cannot launch for this process."""
-    if state.library is None:
-        try:
-            state.library = False if has_thread_streams() else open_library()
-        except ToolError:
-            state.library = False
-    return state.library or None
+    try:
+        return None if has_thread_streams() else open_library()
+    except ToolError:
+        return None
 
 
 # ---- routes
@@ -191,14 +189,9 @@ class Route:
         self.name = candidates[0].name
         self.signature = candidates[0].signature
         self.workspace_bytes = max(lay_out(variant.artifact.plan)[1] for variant in candidates)
-        self._chosen: dict[int, tuple[Candidate, Device]] = {}
         self._programs: dict[int, Program] = {}
         self.fronts: list[Forgetful] = []
         state.routes.add(self)
-
-    def choose(self, candidate: Candidate, device: Device) -> None:
-        """Set the variant to use for a device's program."""
-        self._chosen[device.ordinal] = candidate, device
 
     def program(self, ordinal: int, stream: int | None = None) -> Program:
         """Return the program for a device; the first call loads it there.
@@ -209,10 +202,9 @@ class Route:
         """
         program = self._programs.get(ordinal)
         if program is None:
-            if ordinal not in self._chosen:
-                device = get_device(ordinal)
-                self.choose(self._selector.select(device), device)
-            program = self._programs[ordinal] = load_program(*self._chosen[ordinal], stream)
+            device = get_device(ordinal)
+            program = load_program(self._selector.select(device), device, stream)
+            self._programs[ordinal] = program
         return program
 
     def loaded(self, ordinal: int) -> Program | None:
@@ -242,7 +234,6 @@ class Route:
 
     def forget(self) -> None:
         """Drop everything that was created before the fork."""
-        self._chosen.clear()
         self._programs.clear()
         for front in self.fronts:
             front.forget()
@@ -448,21 +439,16 @@ def launch_copied(match: Match) -> Any:
     stream = None if match.stream is None else stream_handle(match.stream)
     inputs = [array.array for array in match.inputs]
     outputs = [array.array for array in results]
-    if match.padding is None:
-        launch_on_host(route, inputs, outputs, stream)
-    else:
-        adapter, ordinal = match.inputs[0].adapter, current_device()
-        match.padding.on_host(
-            inputs,
-            outputs,
-            lambda shape, dtype: adapter.empty(shape, dtype, ordinal, None),
-            lambda own, made: launch_on_host(route, own, made, stream),
-        )
+    launch_on_host(route, inputs, outputs, stream, match.padding)
     return match.returned(results)
 
 
 def launch_on_host(
-    route: Route, inputs: Sequence[Any], results: Sequence[Any], stream: int | None = None
+    route: Route,
+    inputs: Sequence[Any],
+    results: Sequence[Any],
+    stream: int | None = None,
+    padding: Prepared | None = None,
 ) -> None:
     """Run a route on numpy arrays, on the current device; wait until the results are written.
 
@@ -471,6 +457,7 @@ def launch_on_host(
         inputs: the arrays, in order.
         results: arrays for the results.
         stream: the stream; None for one of pallasc's own.
+        padding: how shorter arrays are padded, None if they have the variant's shapes.
 
     Raises:
         ArgumentError, DeviceError: as for a call of the kernel.
@@ -500,7 +487,11 @@ def launch_on_host(
                 if array.nbytes:
                     copied = place, array.ctypes.data, array.nbytes, handle
                     driver.call("cuMemcpyHtoDAsync", *copied, what=what)
-            program.launch(handle, places, base + sum(sizes))
+            launch = partial(program.launch, handle, workspace=base + sum(sizes))
+            if padding is None:
+                launch(places)
+            else:
+                padding.enqueue(device, handle, places, launch)
             what = f"a result of {route.name} cannot be copied from the GPU"
             for number in (*route.signature.updated, *range(len(inputs), len(arrays))):
                 if arrays[number].nbytes:

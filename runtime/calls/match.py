@@ -266,9 +266,7 @@ class Variants:
             return self._routes_of_types[ordinal, types]
         self.check_types(types)
         device = get_device(current_device() if ordinal is None else ordinal)
-        candidate = self.selector.select(device, types)
-        route = self._route_of(candidate)
-        route.choose(candidate, device)
+        route = self._route_of(self.selector.select(device, types))
         self._routes_of_types[device.ordinal, types] = route
         return route
 

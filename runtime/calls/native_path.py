@@ -26,8 +26,14 @@ from pallasc.errors import DeviceError
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.calls.plain import function_address
 from pallasc.runtime.device.devices import get_device, open_driver, state
-from pallasc.runtime.device.streams import Order, Uses, check_stream, stream_handle
-from pallasc.runtime.matching.arrays import Access, Adapter, dlpack_code
+from pallasc.runtime.device.streams import Order, check_stream, stream_handle
+from pallasc.runtime.matching.arrays import (
+    Access,
+    Adapter,
+    ArrayView,
+    dlpack_code,
+    is_row_major,
+)
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.native.library import extension, open_library
 from pallasc.specs.arrays import parse_dtype, strides_of
@@ -71,7 +77,7 @@ def skip_frames(functions: Iterable[Callable[..., Any] | None]) -> None:
 
 _CALL, _INTO, _OPERATOR = 0, 1, 2
 _KINDS = {"into": _INTO, "call": _CALL}
-_ASK_DTYPE, _ASK_SHAPE, _ASK_STRIDES, _ASK_PLAIN = 1, 2, 4, 8
+_ASK_DTYPE, _ASK_SHAPE, _ASK_STRIDES, _ASK_PLAIN, _IS_ROW_MAJOR, _IS_WRITTEN = 1, 2, 4, 8, 16, 32
 _LEAF, _TUPLE, _LIST, _NONE = 0, 1, 2, 3
 _NO_CODE = -1
 _MOST_FRAMEWORKS = 8
@@ -168,24 +174,26 @@ class NativePaths:
 
     def _add_route(self, front: Any, access: Access, kind: int, route: Route, slots: Slots) -> None:
         signature = route.signature
+        inputs, results = len(signature.inputs), len(signature.results)
         returns, leaves = _outputs(signature, kind)
-        workspace = _allocation((route.workspace_bytes,), "u8", access)
+        head = (inputs, results, bool(route.workspace_bytes), returns, len(leaves))
+        new = [] if kind == _INTO else [(own.shape, own.dtype) for own in signature.results]
+        if route.workspace_bytes:
+            new.append(((route.workspace_bytes,), "u8"))
+        arrays = self._array_words(signature, access, kind)
         front.__self__.add(
-            len(signature.inputs),
-            b"".join(self._array_words(signature, access)),
-            tuple(array.dtype for array in signature.passed),
-            slots,
-            tuple(signature.updated),
-            returns,
-            leaves,
-            tuple(_allocation(array.shape, array.dtype, access) for array in signature.results),
-            workspace if route.workspace_bytes else None,
+            b"".join([_packed(*head, *slots, *leaves), *arrays]),
+            tuple((array.dtype, array.shape, array.strides) for array in signature.passed),
+            tuple(_allocation(shape, dtype, access) for shape, dtype in new),
             (partial(_make_program, route), _admit, partial(_order, route), _refuse),
         )
         route.fronts.append(front.__self__)
 
-    def _array_words(self, signature: Signature, access: Access) -> Iterator[bytes]:
+    def _array_words(self, signature: Signature, access: Access, kind: int) -> Iterator[bytes]:
         """Yield the checks for each array, packed."""
+        given = {*signature.updated}
+        if kind == _INTO:
+            given.update(range(len(signature.inputs), len(signature.passed)))
         for number, array in enumerate(signature.passed):
             asks = _ASK_DTYPE | _ASK_SHAPE | _ASK_STRIDES
             if not self._checks:
@@ -193,9 +201,10 @@ class NativePaths:
                 asks |= _ASK_SHAPE * ((number, "shape") in self._questions)
             elif array.dtype[0] == "c" or (array.dtype[0] == "f" and math.prod(array.shape) == 1):
                 asks |= _ASK_PLAIN * bool(access.capsule and access.is_plain)
+            asks |= _IS_ROW_MAJOR * is_row_major(array.shape, array.strides, 1)
+            asks |= _IS_WRITTEN * (number in given)
             code = dlpack_code(array.dtype)
-            yield struct.pack(
-                f"=4q{2 * len(array.shape)}q",
+            yield _packed(
                 _NO_CODE if code is None else code,
                 parse_dtype(array.dtype).bits,
                 asks,
@@ -203,6 +212,10 @@ class NativePaths:
                 *array.shape,
                 *array.strides,
             )
+
+
+def _packed(*words: int) -> bytes:
+    return struct.pack(f"={len(words)}q", *words)
 
 
 class _Framework(NamedTuple):
@@ -280,25 +293,24 @@ def _can_hold(route: Route, adapter: Adapter, access: Access) -> bool:
 
 def _names(signature: Signature) -> tuple[str | None, ...]:
     """Return the names that parameters can be passed by."""
-    return tuple(None if name in ("out", "stream") else name for name, _ in input_names(signature))
+    names = (None if name in ("out", "stream") else name for name, _ in input_names(signature))
+    return tuple(name and sys.intern(name) for name in names)
 
 
 def _slots(signature: Signature) -> Slots:
     return tuple(-1 if tree is None else tree for _, tree in input_names(signature))
 
 
-def _outputs(signature: Signature, kind: int) -> tuple[int, tuple[tuple[bool, int], ...]]:
-    """Return the kind of return value, and for each part whether it is a result, and its number."""
+def _outputs(signature: Signature, kind: int) -> tuple[int, list[int]]:
+    """Return the kind of return value, and the number of each part among the arrays passed."""
+    inputs = len(signature.inputs)
     if kind == _OPERATOR:
-        fresh = tuple((True, number) for number in range(len(signature.results)))
+        fresh = list(range(inputs, len(signature.passed)))
         return (_NONE if not fresh else _LEAF if len(fresh) == 1 else _TUPLE), fresh
     tree = signature.output_tree
-    leaves = [tree] if type(tree) is int else children_of(tree)
-    sources = (signature.sources[leaf] for leaf in leaves)
-    places = tuple((source == "result", number) for source, number in sources)
-    if type(tree) is int:
-        return _LEAF, places
-    return (_LIST if isinstance(tree, list) else _TUPLE), places
+    sources = [signature.sources[n] for n in ([tree] if type(tree) is int else children_of(tree))]
+    places = [number if source == "input" else inputs + number for source, number in sources]
+    return (_LEAF if type(tree) is int else _LIST if isinstance(tree, list) else _TUPLE), places
 
 
 def _allocation(shape: tuple[int, ...], dtype: str, access: Access) -> tuple[Any, ...]:
@@ -340,9 +352,35 @@ def _admit(ordinal: int, stream: int) -> None:
 
 
 def _order(
-    route: Route, ordinal: int, stream: int, uses: Sequence[tuple[Uses, bool]], is_given: bool
-) -> Callable[[], None]:
-    """Make a stream wait for earlier uses of arrays; return what records the launch in them."""
+    route: Route,
+    ordinal: int,
+    stream: int,
+    views: Sequence[ArrayView],
+    is_given: bool,
+    has_current: bool,
+) -> Callable[[], None] | bool | None:
+    """Make a stream wait for earlier uses of arrays; return what records the launch in them.
+
+    Args:
+        route: the route to launch.
+        ordinal: the GPU.
+        stream: the launch's stream.
+        views: its arrays.
+        is_given: the caller specified the stream.
+        has_current: the stream is the framework's current one, unless given.
+
+    Returns:
+        None if nothing has to be recorded; False if Python has to launch, since an array comes from
+        another stream than the default stream that the launch would take, too.
+    """
+    producers = [view.stream for view in views if view.stream is not None]
+    if producers and (is_given or has_current or not {*producers} <= {0, 1}):
+        return False
+    signature = route.signature
+    written = {*signature.updated, *range(len(signature.inputs), len(views))}
+    uses = [(view.uses, n in written) for n, view in enumerate(views) if view.uses is not None]
+    if not uses:
+        return None
     order = Order(route.name, get_device(ordinal), stream, [], uses, is_given=is_given)
     order.before()
     return order.after

@@ -76,13 +76,11 @@ class ProcessState:
         lock: held while creating anything that exists once per process; reentrant, since creating
             a program creates libraries, streams and constants.
         devices: each `Device` by ordinal.
-        capabilities: compute capabilities of all GPUs, None until first requested.
         models: a `Device` of each GPU model, None until first requested.
         streams: the handle of pallasc's own stream by ordinal.
         spare_events: events that no moment refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
         libraries: loaded cubins by digest; see `calls.plain`.
-        library: the C library, False if it is not used, None until first requested.
         programs: by artifact and ordinal; see `calls.launch`.
         routes: the routes that have programs, which survive a fork; see `calls.launch`.
     """
@@ -98,13 +96,11 @@ class ProcessState:
         self.driver: Driver | None = None
         self.lock = threading.RLock()
         self.devices: dict[int, Device] = {}
-        self.capabilities: frozenset[tuple[int, int]] | None = None
         self.models: tuple[Device, ...] | None = None
         self.streams: dict[int, int] = {}
         self.spare_events: dict[int, list[Any]] = {}
         self.constants: dict[tuple[int, str], int] = {}
         self.libraries: dict[str, Any] = {}
-        self.library: Any = None
         self.programs: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
         for route in list(self.routes):
             route.forget()
@@ -335,15 +331,9 @@ def look_at_device(ordinal: int) -> Device:
     return state.devices.get(ordinal) or _read(driver, ordinal)
 
 
-def capabilities() -> frozenset[tuple[int, int]]:
+def capabilities() -> set[tuple[int, int]]:
     """Return the compute capabilities of this process's GPUs, without creating a context."""
-    driver = open_driver()
-    if state.capabilities is None:
-        state.capabilities = frozenset(
-            (_figure(driver, number, "MAJOR"), _figure(driver, number, "MINOR"))
-            for number in range(device_count())
-        )
-    return state.capabilities
+    return {(device.major, device.minor) for device in device_models()}
 
 
 def device_models() -> tuple[Device, ...]:
@@ -355,14 +345,6 @@ def device_models() -> tuple[Device, ...]:
             models.setdefault(replace(device, ordinal=0, context=None), device)
         state.models = tuple(models.values())
     return state.models
-
-
-def _figure(driver: Driver, ordinal: int, which: str) -> int:
-    names = driver.bindings.CUdevice_attribute
-    attribute = getattr(names, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{which}")
-    what = f"GPU {ordinal} cannot be read"
-    handle = driver.call("cuDeviceGet", ordinal, what=what)
-    return int(driver.call("cuDeviceGetAttribute", attribute, handle, what=what))
 
 
 def current_device() -> int:

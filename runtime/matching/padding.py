@@ -131,16 +131,11 @@ class Strip:
         rows: number of rows: the product of the dimensions before the padded one.
         given_bytes: size of a row of the caller's array.
         own_bytes: size of a row of the copy.
-        index: index that cuts the copy to the caller's shape, for numpy arrays.
-        shape, dtype: of the copy.
     """
 
     rows: int
     given_bytes: int
     own_bytes: int
-    index: tuple[slice, ...]
-    shape: tuple[int, ...]
-    dtype: str
 
     @property
     def size_bytes(self) -> int:
@@ -220,40 +215,12 @@ class Prepared:
                     if number >= self._inputs:
                         _copy_rows(driver, strip, pointers[number], places[number], stream, False)
 
-    def on_host(
-        self,
-        inputs: Sequence[Any],
-        results: Sequence[Any],
-        empty: Callable[[tuple[int, ...], str], Any],
-        launch: Callable[[Sequence[Any], Sequence[Any]], None],
-    ) -> None:
-        """Launch for numpy arrays.
-
-        Args:
-            inputs: the caller's arrays.
-            results: the caller's arrays for the results.
-            empty: returns a new array with a shape and dtype.
-            launch: launches for arrays of the variant.
-        """
-        arrays = [*inputs, *results]
-        for number, strip in self._strips.items():
-            arrays[number] = empty(strip.shape, strip.dtype)
-            if number < self._inputs:
-                arrays[number][...] = 0
-                arrays[number][strip.index] = inputs[number]
-        launch(arrays[: self._inputs], arrays[self._inputs :])
-        for number, strip in self._strips.items():
-            if number >= self._inputs:
-                results[number - self._inputs][...] = arrays[number][strip.index]
-
 
 def _strip(binding: Binding, own: Length) -> Strip:
     dimension, length = own
     inner_bits = math.prod(binding.shape[dimension + 1 :]) * parse_dtype(binding.dtype).bits
     rows = math.prod(binding.shape[:dimension])
-    cut = (*(slice(None) for _ in range(dimension)), slice(length))
-    own_bytes = binding.size_bytes // rows if rows else 0
-    return Strip(rows, length * inner_bits // 8, own_bytes, cut, binding.shape, binding.dtype)
+    return Strip(rows, length * inner_bits // 8, binding.size_bytes // rows if rows else 0)
 
 
 def _cut(binding: Binding, outputs: Any) -> Binding:

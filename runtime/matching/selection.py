@@ -349,11 +349,11 @@ def wrong_layout(name: str, binding: Binding | Array, strides: Sequence[int]) ->
     expected = strides_of(binding.shape, binding.layout)
     taken = array_text(binding.dtype, binding.shape, binding.layout)
     if binding.layout is None:
-        return ArgumentError(
-            f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
-            hint=f"It has strides {list(strides)}, and {taken} has {list(expected)}: pass a "
-            "contiguous copy, or compile a variant for its layout.",
+        hint = (
+            f"It has strides {list(strides)}, and {taken} has {list(expected)}: pass a contiguous "
+            "copy, or compile a variant for its layout."
         )
+        return not_contiguous(name, binding, hint)
     return ArgumentError(
         f"{name}: {binding.path} has strides {list(strides)}, and the kernel takes {taken} with "
         f"strides {list(expected)}.",
@@ -366,11 +366,13 @@ def read_only(name: str, binding: Binding) -> ArgumentError:
     return ArgumentError(f"{name}: {binding.path} may not be written, it is read-only.")
 
 
-def not_contiguous(name: str, binding: Binding) -> ArgumentError:
+def not_contiguous(
+    name: str, binding: Binding | Array, hint: str = "Pass a contiguous copy."
+) -> ArgumentError:
     """Return the error for an array with gaps."""
     return ArgumentError(
         f"{name}: {binding.path} is not contiguous: its elements have gaps or another order.",
-        hint="Pass a contiguous copy.",
+        hint=hint,
     )
 
 

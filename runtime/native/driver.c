@@ -82,27 +82,20 @@ static const int sticky[] = {
 #include "driver_results.h"
 };
 
-static const struct words start_words[] = {
+/* Results of cuInit have reasons. */
+static const struct words words[] = {
 #define STICKY(...)
 #define START(result, reason, hint) {result, reason, hint},
-#define RESULT(result, hint)
-#include "driver_results.h"
-    {0, NULL, NULL},
-};
-
-static const struct words call_words[] = {
-#define STICKY(...)
-#define START(result, reason, hint)
 #define RESULT(result, hint) {result, NULL, hint},
 #include "driver_results.h"
-    {0, NULL, NULL},
 };
 
-static const struct words *find_words(const struct words *words, int result)
+static struct words find_words(int result, int is_start)
 {
-    while (words->result && words->result != result)
-        words++;
-    return words;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (words[i].result == result && !words[i].reason == !is_start)
+            return words[i];
+    return (struct words){result, NULL, NULL};
 }
 
 static const char *hint_of(int result)
@@ -111,7 +104,7 @@ static const char *hint_of(int result)
         if (sticky[i] == result)
             return "It comes from an earlier asynchronous error: this process cannot use the GPU "
                    "any more.";
-    return find_words(call_words, result)->hint;
+    return find_words(result, 0).hint;
 }
 
 static const char *text_of(int (*ask)(int, const char **), int result)
@@ -187,16 +180,16 @@ static int start(void)
 #include "driver_functions.h"
 #undef FUNCTION
     int result = init(0);
-    const struct words *words = find_words(start_words, result);
-    return result ? refuse(result, "cuInit", "the NVIDIA driver does not start", words->reason,
-                           words->hint)
+    struct words told = find_words(result, 1);
+    return result ? refuse(result, "cuInit", "the NVIDIA driver does not start", told.reason,
+                           told.hint)
                   : PALLASC_OK;
 }
 
 int open_driver(void)
 {
     if (is_forked)
-        return fail(PALLASC_ERROR_DEVICE, find_words(start_words, NOT_INITIALIZED)->hint,
+        return fail(PALLASC_ERROR_DEVICE, find_words(NOT_INITIALIZED, 1).hint,
                     "this process was forked from one that uses the GPU; CUDA does not work in it.");
     if (is_open)
         return PALLASC_OK;

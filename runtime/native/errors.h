@@ -1,9 +1,10 @@
-/* The message of this thread's last failure. */
+/* The message of this thread's last failure; text from plans and programs, which is untrusted. */
 #ifndef PALLASC_ERRORS_H
 #define PALLASC_ERRORS_H
 
 #include "include/pallasc.h"
-#include "text.h"
+
+#define PALLASC_PRINTF(message, first) __attribute__((format(printf, message, first)))
 
 /* Store a message and the remedy (NULL: none), and return the status. */
 #define fail(status, ...) fail_with_result(status, 0, __VA_ARGS__)
@@ -12,5 +13,15 @@ int fail_with_result(int status, int result, const char *hint, const char *messa
 
 /* The host is out of memory. */
 int fail_host_memory(void);
+
+/* Returns the size in bytes of the UTF-8 character that starts here; 0 if it is invalid. */
+size_t character(const unsigned char *at, size_t room);
+
+/* Appends to a text; what does not fit is cut. */
+void append(char *text, size_t capacity, const char *format, ...) PALLASC_PRINTF(3, 4);
+
+/* Replaces by question marks all invalid UTF-8, such as truncated characters, and all control
+ * characters except line feeds, which would affect a terminal. */
+void make_showable(char *text);
 
 #endif

@@ -44,23 +44,29 @@
 #define FLAT_VERSION 1u
 #define FLAT_NONE 0xffffffffu /* no string, no blob */
 
+/* TABLE(number, name, entry). A string is the offset of its first byte in the table of strings. */
+#define FLAT_EACH_TABLE(TABLE)                                                                    \
+    TABLE(FLAT_STRINGS, strings, char)     /* zero-terminated texts */                            \
+    TABLE(FLAT_NUMBERS, numbers, int64_t)  /* shapes and strides of arrays */                     \
+    TABLE(FLAT_FACTS, facts, struct flat_facts) /* exactly one */                                 \
+    TABLE(FLAT_BUFFERS, buffers, struct flat_buffer)                                              \
+    TABLE(FLAT_ARRAYS, arrays, struct flat_array) /* inputs, then results, as a launch takes them */ \
+    TABLE(FLAT_OUTPUTS, outputs, struct flat_array) /* the function's outputs */                  \
+    TABLE(FLAT_STEPS, steps, struct flat_step)                                                    \
+    TABLE(FLAT_LAUNCHES, launches, struct flat_launch) /* in the order of the steps that launch */ \
+    TABLE(FLAT_PARAMETERS, parameters, struct flat_parameter)                                     \
+    TABLE(FLAT_MAPS, maps, struct flat_map)                                                       \
+    TABLE(FLAT_VALUES, values, unsigned char) /* parameters passed by value, concatenated */      \
+    TABLE(FLAT_KERNELS, kernels, struct flat_kernel)                                              \
+    TABLE(FLAT_SIZES, sizes, uint32_t) /* sizes of the parameters of kernels */                   \
+    TABLE(FLAT_CUBINS, cubins, struct flat_cubin)                                                 \
+    TABLE(FLAT_BLOBS, blobs, struct flat_blob) /* cubins and constants */                         \
+    TABLE(FLAT_DATA, content, unsigned char) /* blobs included in the block */
+
 enum flat_table_number {
-    FLAT_STRINGS,    /* bytes: zero-terminated texts. A string is the offset of its first byte */
-    FLAT_NUMBERS,    /* int64: shapes and strides of arrays */
-    FLAT_FACTS,      /* struct flat_facts, exactly one */
-    FLAT_BUFFERS,    /* struct flat_buffer */
-    FLAT_ARRAYS,     /* struct flat_array: the inputs, then the results, as a launch takes them */
-    FLAT_OUTPUTS,    /* struct flat_array: the function's outputs */
-    FLAT_STEPS,      /* struct flat_step */
-    FLAT_LAUNCHES,   /* struct flat_launch, in the order of the steps that launch */
-    FLAT_PARAMETERS, /* struct flat_parameter */
-    FLAT_MAPS,       /* struct flat_map */
-    FLAT_VALUES,     /* bytes: parameters passed by value, concatenated */
-    FLAT_KERNELS,    /* struct flat_kernel */
-    FLAT_SIZES,      /* uint32: sizes of the parameters of kernels */
-    FLAT_CUBINS,     /* struct flat_cubin */
-    FLAT_BLOBS,      /* struct flat_blob: cubins and constants */
-    FLAT_DATA,       /* bytes: blobs included in the block */
+#define FLAT_NUMBER(number, name, entry) number,
+    FLAT_EACH_TABLE(FLAT_NUMBER)
+#undef FLAT_NUMBER
     FLAT_TABLES
 };
 

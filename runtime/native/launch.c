@@ -36,62 +36,63 @@ static void *pointer(uint64_t address)
 
 /* ---- checks before anything runs ---- */
 
-static int misaligned(const pallasc_plan *plan, const struct array *array, uint64_t address)
+static int misaligned(const pallasc_plan *plan, uint32_t array, uint64_t address)
 {
+    uint32_t alignment = buffer_of(plan, array)->alignment;
     return fail(PALLASC_ERROR_ARGUMENT,
                 "A view does that: pass a copy, or a view that starts at such a multiple.",
                 "%s: %s starts at %#llx, misaligned by %llu bytes: the kernel requires multiples of "
-                "%llu.",
-                name_of(plan), array->path, (unsigned long long)address,
-                (unsigned long long)(address % array->alignment),
-                (unsigned long long)array->alignment);
+                "%u.",
+                name_of(plan), path_of(plan, array), (unsigned long long)address,
+                (unsigned long long)(address % alignment), alignment);
 }
 
-static int without_memory(const pallasc_plan *plan, const struct array *array)
+static int without_memory(const pallasc_plan *plan, uint32_t array)
 {
     return fail(PALLASC_ERROR_ARGUMENT, "Pass an array that has memory.",
-                "%s: %s has %llu bytes, and its address is 0.", name_of(plan), array->path,
-                (unsigned long long)array->bytes);
+                "%s: %s has %llu bytes, and its address is 0.", name_of(plan),
+                path_of(plan, array), (unsigned long long)buffer_of(plan, array)->size);
 }
 
-static int overlapping(const pallasc_plan *plan, const struct array *written,
-                       const struct array *other, int is_result)
+static int overlapping(const pallasc_plan *plan, uint32_t written, uint32_t other)
 {
-    if (is_result)
+    const char *first = path_of(plan, written), *second = path_of(plan, other);
+    if (written >= plan->facts->input_count)
         return fail(PALLASC_ERROR_ARGUMENT, "Pass memory of its own as out.",
-                    "%s: the memory for %s overlaps %s.", name_of(plan), written->path, other->path);
+                    "%s: the memory for %s overlaps %s.", name_of(plan), first, second);
     return fail(PALLASC_ERROR_ARGUMENT, "Pass a copy of one of them.",
-                "%s: %s, which is updated in place, overlaps %s.", name_of(plan), written->path,
-                other->path);
+                "%s: %s, which is updated in place, overlaps %s.", name_of(plan), first, second);
 }
 
 static int check_alignment(const struct call *call)
 {
     const pallasc_plan *plan = call->plan;
     for (uint32_t i = 0; i < plan->count[FLAT_ARRAYS]; i++) {
-        const struct array *array = &plan->passed[i];
+        const struct flat_buffer *buffer = buffer_of(plan, i);
         uint64_t address = (uint64_t)(uintptr_t)call->buffers[i];
-        if (!array->bytes)
+        uint32_t mask = buffer->alignment - 1; /* usually a power of two: a division takes longer */
+        if (!buffer->size)
             continue;
-        if (array->mask ? address & array->mask : address % array->alignment)
-            return misaligned(plan, array, address);
+        if (buffer->alignment & mask ? address % buffer->alignment : address & mask)
+            return misaligned(plan, i, address);
         if (!address)
-            return without_memory(plan, array);
+            return without_memory(plan, i);
     }
     return PALLASC_OK;
 }
 
 /* Does a written array overlap one of those before it? */
-static int check_overlap(const struct call *call, uint32_t number, uint32_t before, int is_result)
+static int check_overlap(const struct call *call, uint32_t number, uint32_t before)
 {
-    const struct array *passed = call->plan->passed;
-    uint64_t start = (uint64_t)(uintptr_t)call->buffers[number], size = passed[number].bytes;
-    for (uint32_t i = 0; i < before; i++) {
-        uint64_t begin = (uint64_t)(uintptr_t)call->buffers[i];
-        if (begin - start >= size && start - begin >= passed[i].bytes)
+    const pallasc_plan *plan = call->plan;
+    uint64_t start = (uint64_t)(uintptr_t)call->buffers[number];
+    uint64_t bytes = buffer_of(plan, number)->size;
+    for (uint32_t i = 0; bytes && i < before; i++) {
+        uint64_t begin = (uint64_t)(uintptr_t)call->buffers[i], size = buffer_of(plan, i)->size;
+        if (begin - start >= bytes && start - begin >= size)
             continue;
-        if (i != number && size && passed[i].bytes)
-            return overlapping(call->plan, &passed[number], &passed[i], is_result);
+        if (i != number && size)
+            return overlapping(plan, number, i);
     }
     return PALLASC_OK;
 }
@@ -103,9 +104,9 @@ static int check_addresses(const struct call *call)
     int status = check_alignment(call);
     for (uint32_t i = 0; !status && i < plan->count[FLAT_ARRAYS]; i++)
         if (i >= inputs)
-            status = check_overlap(call, i, i, 1);
+            status = check_overlap(call, i, i);
         else if (plan->arrays[i].flags & PALLASC_UPDATED)
-            status = check_overlap(call, i, inputs, 0);
+            status = check_overlap(call, i, inputs);
     return status;
 }
 
@@ -270,11 +271,15 @@ static int run_launch(const struct call *call, uint32_t number, int is_encoded,
     return PALLASC_OK;
 }
 
-static void run_fill(const struct call *call, const struct flat_step *step,
-                     struct step_answer *answer)
+static void run_transfer(const struct call *call, const struct flat_step *step,
+                         struct step_answer *answer)
 {
     uint64_t target = address_of(call, step->target) + step->target_offset;
-    if (step->width == 1) {
+    if (step->kind == FLAT_COPY) {
+        uint64_t source = address_of(call, step->source) + step->source_offset;
+        answer->function = "cuMemcpyDtoDAsync";
+        answer->result = driver.cuMemcpyDtoDAsync(target, source, step->size, call->stream);
+    } else if (step->width == 1) {
         answer->function = "cuMemsetD8Async";
         answer->result = driver.cuMemsetD8Async(target, (unsigned char)step->value, step->size,
                                                 call->stream);
@@ -283,15 +288,6 @@ static void run_fill(const struct call *call, const struct flat_step *step,
         answer->result = driver.cuMemsetD32Async(target, (unsigned)step->value, step->size / 4,
                                                  call->stream);
     }
-}
-
-static void run_copy(const struct call *call, const struct flat_step *step,
-                     struct step_answer *answer)
-{
-    answer->function = "cuMemcpyDtoDAsync";
-    answer->result = driver.cuMemcpyDtoDAsync(address_of(call, step->target) + step->target_offset,
-                                              address_of(call, step->source) + step->source_offset,
-                                              step->size, call->stream);
 }
 
 /* The error for a step, with the message of runtime/calls/plain.py. */
@@ -317,10 +313,8 @@ static int run_steps(const struct call *call, size_t first_step, size_t *failed_
         struct step_answer answer = {NULL, 0};
         if (step->kind == FLAT_LAUNCH)
             status = run_launch(call, step->target, is_encoded, &answer);
-        else if (step->kind == FLAT_FILL)
-            run_fill(call, step, &answer);
         else
-            run_copy(call, step, &answer);
+            run_transfer(call, step, &answer);
         if (answer.result)
             status = step_failed(call, i, &answer);
         if (status)

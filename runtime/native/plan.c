@@ -4,7 +4,6 @@
  * bounded, so no sum overflows. All loops run over entries within the block. */
 #include "plan.h"
 #include "sha256.h"
-#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,22 +27,9 @@ static int damaged(const char *what, uint64_t number)
 }
 
 static const uint32_t entry_bytes[FLAT_TABLES] = {
-    [FLAT_STRINGS] = 1,
-    [FLAT_NUMBERS] = 8,
-    [FLAT_FACTS] = sizeof(struct flat_facts),
-    [FLAT_BUFFERS] = sizeof(struct flat_buffer),
-    [FLAT_ARRAYS] = sizeof(struct flat_array),
-    [FLAT_OUTPUTS] = sizeof(struct flat_array),
-    [FLAT_STEPS] = sizeof(struct flat_step),
-    [FLAT_LAUNCHES] = sizeof(struct flat_launch),
-    [FLAT_PARAMETERS] = sizeof(struct flat_parameter),
-    [FLAT_MAPS] = sizeof(struct flat_map),
-    [FLAT_VALUES] = 1,
-    [FLAT_KERNELS] = sizeof(struct flat_kernel),
-    [FLAT_SIZES] = 4,
-    [FLAT_CUBINS] = sizeof(struct flat_cubin),
-    [FLAT_BLOBS] = sizeof(struct flat_blob),
-    [FLAT_DATA] = 1,
+#define TABLE(number, name, entry) sizeof(entry),
+    FLAT_EACH_TABLE(TABLE)
+#undef TABLE
 };
 
 static uint64_t align(uint64_t size, uint64_t alignment)
@@ -92,24 +78,10 @@ static int check_tables(pallasc_plan *plan, const struct flat_header *header, si
 
 static void find_tables(pallasc_plan *plan, const struct flat_header *header)
 {
-#define AT(number) ((const void *)(plan->data + header->tables[number].offset))
-    plan->strings = AT(FLAT_STRINGS);
-    plan->numbers = AT(FLAT_NUMBERS);
-    plan->facts = AT(FLAT_FACTS);
-    plan->buffers = AT(FLAT_BUFFERS);
-    plan->arrays = AT(FLAT_ARRAYS);
-    plan->outputs = AT(FLAT_OUTPUTS);
-    plan->steps = AT(FLAT_STEPS);
-    plan->launches = AT(FLAT_LAUNCHES);
-    plan->parameters = AT(FLAT_PARAMETERS);
-    plan->maps = AT(FLAT_MAPS);
-    plan->values = AT(FLAT_VALUES);
-    plan->kernels = AT(FLAT_KERNELS);
-    plan->sizes = AT(FLAT_SIZES);
-    plan->cubins = AT(FLAT_CUBINS);
-    plan->blobs = AT(FLAT_BLOBS);
-    plan->content = AT(FLAT_DATA);
-#undef AT
+#define TABLE(number, name, entry) \
+    plan->name = (const void *)(plan->data + header->tables[number].offset);
+    FLAT_EACH_TABLE(TABLE)
+#undef TABLE
 }
 
 static int check_strings(const pallasc_plan *plan)
@@ -192,12 +164,13 @@ static int check_blobs(const pallasc_plan *plan)
 static int read_blob(pallasc_plan *plan, uint32_t number, pallasc_find find, void *context)
 {
     const struct flat_blob *blob = &plan->blobs[number];
-    struct blob *found = &plan->found[number];
+    const void **found = &plan->found[number];
     char digest_text[65];
     uint8_t digest[32];
     const void *data = plan->content + blob->offset;
     size_t size = blob->size;
-    sha256_text(blob->sha256, digest_text);
+    for (int i = 0; i < 32; i++)
+        snprintf(digest_text + 2 * i, 3, "%02x", blob->sha256[i]);
     if (!blob->inside &&
         (!find || find(context, digest_text, &data, &size) || (!data && size)))
         return fail(PALLASC_ERROR_NOT_FOUND,
@@ -205,17 +178,17 @@ static int read_blob(pallasc_plan *plan, uint32_t number, pallasc_find find, voi
                          : "Write the plan with its cubins inside, or say where they are found.",
                     "%s: the plan names its cubin or constant %.12s by digest, and it is not here.",
                     name_of(plan), digest_text);
-    found->data = data;
-    if (!blob->inside && size == blob->size) {
-        found->data = found->owned = malloc(size ? size : 1);
-        if (!found->owned)
+    if (blob->inside) {
+        *found = data;
+    } else if (size == blob->size) {
+        void *copy = malloc(size ? size : 1);
+        if (!copy)
             return fail_host_memory();
-        if (size)
-            memcpy(found->owned, data, size);
+        *found = size ? memcpy(copy, data, size) : copy;
     }
     /* Copies in the driver are shared by this digest, so check it as well as the block's. */
     if (size == blob->size)
-        sha256(found->data, size, digest);
+        sha256(*found, size, digest);
     if (size != blob->size || memcmp(digest, blob->sha256, sizeof digest))
         return fail(PALLASC_ERROR_CORRUPT, NULL, "%s: blob %s does not match its digest",
                     name_of(plan), digest_text);
@@ -235,7 +208,7 @@ static int check_code(const pallasc_plan *plan)
     for (uint32_t i = 0; i < plan->count[FLAT_CUBINS]; i++) {
         uint32_t blob = plan->cubins[i].blob;
         char text[128];
-        const char *broken = broken_cubin(plan->found[blob].data, plan->blobs[blob].size,
+        const char *broken = broken_cubin(plan->found[blob], plan->blobs[blob].size,
                                           plan->major * 10 + plan->minor, text, sizeof text);
         if (broken)
             return fail(PALLASC_ERROR_CORRUPT, NULL, "%s: %s", name_of(plan), broken);
@@ -321,13 +294,6 @@ static int check_passed(pallasc_plan *plan, uint32_t *numbers)
             buffer->role > FLAT_OUTPUT || place->kind != NOWHERE)
             return damaged("array", i);
         *place = (struct place){PASSED, i};
-        uint64_t alignment = buffer->alignment;
-        plan->passed[i] = (struct array){
-            .bytes = bytes,
-            .mask = alignment & (alignment - 1) ? 0 : alignment - 1,
-            .alignment = alignment,
-            .path = string_of(plan, array->path),
-        };
     }
     for (uint32_t i = 0; i < plan->count[FLAT_BUFFERS]; i++)
         if (plan->buffers[i].role <= FLAT_OUTPUT && plan->places[i].kind == NOWHERE &&
@@ -590,12 +556,11 @@ static void *zeros(size_t count, size_t bytes)
 static int make_room(pallasc_plan *plan)
 {
     plan->places = zeros(plan->count[FLAT_BUFFERS], sizeof *plan->places);
-    plan->passed = zeros(plan->count[FLAT_ARRAYS], sizeof *plan->passed);
     plan->layouts = zeros(plan->count[FLAT_LAUNCHES], sizeof *plan->layouts);
     plan->value_at = zeros(plan->count[FLAT_PARAMETERS], sizeof *plan->value_at);
     plan->map_at = zeros(plan->count[FLAT_MAPS], sizeof *plan->map_at);
     plan->found = zeros(plan->count[FLAT_BLOBS], sizeof *plan->found);
-    return plan->places && plan->passed && plan->layouts && plan->value_at && plan->map_at &&
+    return plan->places && plan->layouts && plan->value_at && plan->map_at &&
                    plan->found
                ? PALLASC_OK
                : fail_host_memory();
@@ -650,9 +615,9 @@ void pallasc_close(pallasc_plan *plan)
         return;
     free_states(plan);
     for (uint32_t i = 0; plan->found && i < plan->count[FLAT_BLOBS]; i++)
-        free(plan->found[i].owned);
+        if (!plan->blobs[i].inside)
+            free((void *)plan->found[i]);
     free(plan->places);
-    free(plan->passed);
     free(plan->layouts);
     free(plan->value_at);
     free(plan->map_at);

@@ -17,19 +17,6 @@ struct place {
     uint64_t at; /* number of the array; offset in the workspace */
 };
 
-/* A cubin or constant: in the plan's copy of its data, or in separate memory. */
-struct blob {
-    const void *data;
-    void *owned;
-};
-
-struct array {
-    uint64_t bytes;
-    uint64_t mask; /* alignment minus one if that is a power of two, else 0 */
-    uint64_t alignment;
-    const char *path;
-};
-
 /* The parameters of one launch: its values are in a template with the values of all launches. */
 struct layout {
     uint64_t values_at; /* in the template */
@@ -39,29 +26,16 @@ struct layout {
 
 struct pallasc_plan {
     unsigned char *data; /* our copy of the flat plan */
-    const char *strings;
-    const int64_t *numbers;
-    const struct flat_facts *facts;
-    const struct flat_buffer *buffers;
-    const struct flat_array *arrays, *outputs;
-    const struct flat_step *steps;
-    const struct flat_launch *launches;
-    const struct flat_parameter *parameters;
-    const struct flat_map *maps;
-    const unsigned char *values;
-    const struct flat_kernel *kernels;
-    const uint32_t *sizes;
-    const struct flat_cubin *cubins;
-    const struct flat_blob *blobs;
-    const unsigned char *content;
+#define TABLE(number, name, entry) const entry *name;
+    FLAT_EACH_TABLE(TABLE)
+#undef TABLE
     uint32_t count[FLAT_TABLES]; /* entries of each table */
 
     struct place *places;      /* of each buffer */
-    struct array *passed;      /* of each array */
     struct layout *layouts;    /* of each launch */
     uint32_t *value_at;        /* of each parameter by value: in the values of its launch */
     uint32_t *map_at;          /* of each map: in the values of its launch */
-    struct blob *found;        /* of each blob */
+    const void **found;        /* of each blob: in `content` if it is inside, else allocated */
     unsigned char *template;   /* the values of all launches, their maps not encoded */
     uint64_t template_bytes;
     uint64_t workspace_bytes;
@@ -76,6 +50,17 @@ static inline const char *string_of(const pallasc_plan *plan, uint32_t at)
     return plan->strings + at;
 }
 
+static inline const char *path_of(const pallasc_plan *plan, uint32_t array)
+{
+    return string_of(plan, plan->arrays[array].path);
+}
+
+/* The buffer of an array, which has its size. */
+static inline const struct flat_buffer *buffer_of(const pallasc_plan *plan, uint32_t array)
+{
+    return &plan->buffers[plan->arrays[array].buffer];
+}
+
 static inline const char *name_of(const pallasc_plan *plan)
 {
     return string_of(plan, plan->facts->name);
@@ -88,13 +73,10 @@ static inline const char *kernel_name(const pallasc_plan *plan, const struct fla
 
 /* prepare.c */
 void free_states(pallasc_plan *plan);
+int is_prepared(const pallasc_plan *plan, int ordinal);
 
 /* cubin.c: the error in a cubin for sm_`sm`, with the message of specs/artifacts/cubin.py; or NULL.
  * The driver is not given a cubin's length: it reads as far as the headers say. */
 const char *broken_cubin(const void *data, size_t size, int sm, char *text, size_t capacity);
-
-/* text.c: numbers formatted like a Python list, of which the first 64 are shown. */
-enum { MOST_SHOWN = 64 };
-const char *sizes_text(char *text, size_t capacity, const uint32_t *sizes, size_t count);
 
 #endif

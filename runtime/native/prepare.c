@@ -15,6 +15,7 @@ enum {
     DEFAULT_SMEM_BYTES = 48 * 1024,
     PORTABLE_CLUSTER = 8,
     WHAT_BYTES = 1024,
+    MOST_SHOWN = 64, /* sizes of parameters in a message */
 };
 
 /* ---- once per process: cubins in the driver, constants on devices ---- */
@@ -186,7 +187,7 @@ static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin,
         status = leave_captures_alone(&entered);
         if (!status)
             status = CALL(what, cuLibraryLoadData, &entry->what.library,
-                          plan->found[cubin->blob].data, NULL, NULL, 0, NULL, NULL, 0);
+                          plan->found[cubin->blob], NULL, NULL, 0, NULL, NULL, 0);
         leave(&entered);
         if (status) {
             free(entry);
@@ -196,6 +197,16 @@ static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin,
     }
     *library = entry->what.library;
     return PALLASC_OK;
+}
+
+/* Numbers formatted like a Python list. */
+static const char *sizes_text(char *text, size_t capacity, const uint32_t *sizes, size_t count)
+{
+    snprintf(text, capacity, "[");
+    for (size_t i = 0; i < count && i < MOST_SHOWN; i++)
+        append(text, capacity, i ? ", %u" : "%u", sizes[i]);
+    append(text, capacity, "]");
+    return text;
 }
 
 /* Compare the plan with the parameters that the driver reports, if it can report them. */
@@ -349,7 +360,7 @@ static int copy_constant(const pallasc_plan *plan, uint32_t number, const struct
     int status = CALL(what, cuMemAlloc, address, blob->size ? blob->size : 1);
     if (status || !blob->size)
         return status;
-    status = CALL(what, cuMemcpyHtoDAsync, *address, plan->found[number].data, blob->size,
+    status = CALL(what, cuMemcpyHtoDAsync, *address, plan->found[number], blob->size,
                   device->stream);
     if (!status)
         status = CALL(what, cuStreamSynchronize, device->stream);
@@ -436,7 +447,7 @@ static int fill_state(const pallasc_plan *plan, struct device *device, struct de
     return status;
 }
 
-static int is_prepared(const pallasc_plan *plan, int ordinal)
+int is_prepared(const pallasc_plan *plan, int ordinal)
 {
     const struct device_state *state = NULL;
     if (ordinal >= 0 && ordinal < MOST_DEVICES)

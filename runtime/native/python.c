@@ -31,7 +31,7 @@ enum {
     MOST_ARRAYS = 32, /* in one call, including results and workspace */
     MOST_DEVICES = 32,
     MOST_STREAMS = 64,
-    MOST_KINDS = 4,
+    STREAM_SHIFT = 58, /* leaves a number below MOST_STREAMS */
     DEFAULT_STREAMS = 2 /* handles up to this are default streams */
 };
 
@@ -80,8 +80,7 @@ typedef struct program {
     void *context; /* the device's primary context */
     int (*current_context)(void **context);
     int (*current_device)(int *device);
-    _Atomic(unsigned) stream_count;
-    _Atomic(void *) streams[MOST_STREAMS];
+    _Atomic(void *) streams[MOST_STREAMS]; /* those admitted last, each in the place of its hash */
 } program;
 
 static PyTypeObject *program_type, *front_type;
@@ -95,22 +94,9 @@ static void program_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-static bool knows_stream(program *self, void *stream)
+static _Atomic(void *) *place_of_stream(program *self, void *stream)
 {
-    unsigned count = atomic_load_explicit(&self->stream_count, memory_order_acquire);
-    for (unsigned n = 0; n < count && n < MOST_STREAMS; n++)
-        if (atomic_load_explicit(&self->streams[n], memory_order_relaxed) == stream)
-            return true;
-    return false;
-}
-
-static void add_stream(program *self, void *stream)
-{
-    /* Two threads may take slots at the same time, so a slot only counts once filled; until then
-     * its handle is NULL, which is never looked up. When all are full, the oldest are overwritten.
-     * When the count wraps around, streams are admitted again. */
-    unsigned place = atomic_fetch_add(&self->stream_count, 1);
-    atomic_store_explicit(&self->streams[place % MOST_STREAMS], stream, memory_order_release);
+    return &self->streams[(uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u >> STREAM_SHIFT];
 }
 
 /* This function and those that create fronts and routes trust their arguments, which only
@@ -137,7 +123,6 @@ static PyObject *make_program(PyObject *module, PyObject *args)
     self->context = (void *)(uintptr_t)context;
     self->current_context = (int (*)(void **))(uintptr_t)current;
     self->current_device = (int (*)(int *))(uintptr_t)ask_device;
-    atomic_init(&self->stream_count, 0);
     for (int n = 0; n < MOST_STREAMS; n++)
         atomic_init(&self->streams[n], NULL);
     return (PyObject *)self;
@@ -145,23 +130,28 @@ static PyObject *make_program(PyObject *module, PyObject *args)
 
 /* ---- routes */
 
-/* The checks of an array; unchecked arrays may have any dtype, shape or strides. */
-enum { ASK_DTYPE = 1, ASK_SHAPE = 2, ASK_STRIDES = 4, ASK_PLAIN = 8 };
+/* Bits of an array's `asks`. Unchecked arrays may have any dtype, shape or strides. */
+enum {
+    ASK_DTYPE = 1,
+    ASK_SHAPE = 2,
+    ASK_STRIDES = 4,
+    ASK_PLAIN = 8,
+    IS_ROW_MAJOR = 16,
+    IS_WRITTEN = 32 /* the kernel writes into an array of the caller's */
+};
 
+/* All words here are packed by runtime/calls/native_path.py. */
 typedef struct array_type {
-    PyObject *dtype; /* short name, interned */
-    int64_t code, bits, asks;
-    int64_t ndim;
-    const int64_t *shape, *strides;
-    bool is_row_major;
+    int64_t code, bits, asks, ndim;
+    int64_t shape[]; /* then the strides */
 } array_type;
 
 enum { RETURN_LEAF = 0, RETURN_TUPLE = 1, RETURN_LIST = 2, RETURN_NONE = 3 };
 
-typedef struct leaf {
-    bool is_result;
-    int number; /* of the input or of the result */
-} leaf;
+typedef struct route_head {
+    int64_t input_count, result_count, has_workspace, returns, leaf_count;
+    int64_t slots[]; /* the array of each parameter, -1 if it must be None; then of each leaf */
+} route_head;
 
 /* Functions of Python that a route calls: they return a program, check a stream before its first
  * use, order a launch after uses of its arrays, and raise the library's error. */
@@ -169,20 +159,15 @@ enum { READY, ADMIT, ORDER, REFUSE, ROUTE_CALLS };
 
 typedef struct route {
     struct route *next;
-    int input_count, result_count, leaf_count;
-    array_type arrays[MOST_ARRAYS]; /* inputs, then results */
-    bool is_updated[MOST_ARRAYS];
-    int slots[MOST_ARRAYS]; /* the array of each parameter, -1 if it must be None */
-    int returns;
-    leaf leaves[MOST_ARRAYS];
-    int updated_count;
-    bool any_plain;
-    _Atomic(bool) is_slow_on[MOST_DEVICES];
-    int64_t *words;                    /* memory of shapes and strides */
-    PyObject *new_results[MOST_ARRAYS]; /* arguments of the allocation function */
-    PyObject *new_workspace;           /* the same, NULL if the kernel needs none */
-    PyObject *all_new;                 /* a tuple of everything a call allocates */
+    PyObject *owned; /* the arguments of front_add, which keep the following alive */
+    const route_head *head;
+    const int64_t *leaves;
+    const array_type *arrays[MOST_ARRAYS]; /* inputs, then results */
+    PyObject *types; /* a tuple with dtype, shape and strides of each array */
+    PyObject *new;   /* a tuple with the arguments of each allocation: results, then workspace */
     PyObject *calls[ROUTE_CALLS];
+    int array_count;
+    _Atomic(bool) is_slow_on[MOST_DEVICES];
     _Atomic(program *) programs[MOST_DEVICES];
 } route;
 
@@ -204,11 +189,12 @@ enum {
 
 typedef struct front {
     PyObject_HEAD
+    PyObject *owned; /* the arguments of make_front, which keep the following alive */
     int what;
     int slot_count, kind_count;
-    PyObject *names[MOST_ARRAYS]; /* interned; NULL for parameters without a name */
-    PyObject *kinds[MOST_KINDS];
-    PyObject *missing, *capsule;
+    PyObject *names; /* a tuple of interned names; None for parameters without a name */
+    PyObject *kinds; /* a tuple of types */
+    PyObject *missing;
     PyObject *calls[FRONT_CALLS]; /* NULL for those that are None */
     const exchange_api *api; /* NULL if `describe` inspects the arrays */
     int (*current_stream)(int32_t device, void **stream); /* NULL to use the API's function */
@@ -216,32 +202,19 @@ typedef struct front {
     _Atomic(route *) last; /* the route of the last call */
 } front;
 
-static void route_free(route *self)
+static void forget_programs(route *self)
 {
-    for (int n = 0; n < MOST_ARRAYS; n++)
-        Py_XDECREF(self->arrays[n].dtype);
-    for (int n = 0; n < self->result_count; n++)
-        Py_XDECREF(self->new_results[n]);
-    Py_XDECREF(self->new_workspace);
-    Py_XDECREF(self->all_new);
-    for (int n = 0; n < ROUTE_CALLS; n++)
-        Py_XDECREF(self->calls[n]);
     for (int n = 0; n < MOST_DEVICES; n++)
-        Py_XDECREF((PyObject *)atomic_load(&self->programs[n]));
-    free(self->words);
-    free(self);
+        Py_XDECREF((PyObject *)atomic_exchange(&self->programs[n], NULL));
 }
 
 static int front_traverse(PyObject *object, visitproc visit, void *arg)
 {
     front *self = (front *)object;
     Py_VISIT(Py_TYPE(object));
-    for (int n = 0; n < FRONT_CALLS; n++)
-        Py_VISIT(self->calls[n]);
-    for (route *own = atomic_load(&self->first); own; own = own->next) {
-        for (int n = 0; n < ROUTE_CALLS; n++)
-            Py_VISIT(own->calls[n]);
-    }
+    Py_VISIT(self->owned);
+    for (route *own = atomic_load(&self->first); own; own = own->next)
+        Py_VISIT(own->owned);
     return 0;
 }
 
@@ -252,26 +225,22 @@ static int front_clear(PyObject *object)
     route *own = atomic_exchange(&self->first, NULL);
     while (own) {
         route *next = own->next;
-        route_free(own);
+        forget_programs(own);
+        Py_DECREF(own->owned);
+        free(own);
         own = next;
     }
-    for (int n = 0; n < FRONT_CALLS; n++)
-        Py_CLEAR(self->calls[n]);
+    self->slot_count = self->kind_count = 0;
+    memset(self->calls, 0, sizeof self->calls);
+    Py_CLEAR(self->owned);
     return 0;
 }
 
 static void front_dealloc(PyObject *object)
 {
-    front *self = (front *)object;
     PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     front_clear(object);
-    for (int n = 0; n < self->slot_count; n++)
-        Py_XDECREF(self->names[n]);
-    for (int n = 0; n < self->kind_count; n++)
-        Py_XDECREF(self->kinds[n]);
-    Py_XDECREF(self->missing);
-    Py_XDECREF(self->capsule);
     PyObject_GC_Del(object);
     Py_DECREF(type);
 }
@@ -303,16 +272,15 @@ typedef struct seen {
 /* A call, as far as it has been inspected. */
 typedef struct call {
     front *self;
-    PyObject *slots[MOST_ARRAYS]; /* by parameter, NULL if not given */
-    bool is_viewed[MOST_ARRAYS];
-    seen views[MOST_ARRAYS]; /* by parameter */
+    PyObject *slots[MOST_ARRAYS];    /* by parameter, NULL if not given */
+    const seen *views[MOST_ARRAYS];  /* by parameter, NULL if not inspected yet */
     PyObject *out, *stream;
-    PyObject *items;               /* of an `out` that is a list, which may change meanwhile */
-    PyObject *arrays[MOST_ARRAYS]; /* inputs, results, workspace */
-    const seen *inputs[MOST_ARRAYS];
-    seen placed[MOST_ARRAYS]; /* of results and workspace, by array: */
-    int first_placed, end_placed;
-    uint64_t addresses[MOST_ARRAYS];
+    PyObject *items;                 /* of an `out` that is a list, which may change meanwhile */
+    PyObject *arrays[MOST_ARRAYS];   /* inputs, results, workspace; */
+    const seen *seen[MOST_ARRAYS];   /* the same */
+    int first_new, end_new;          /* the arrays that the call has allocated */
+    seen inspected[2 * MOST_ARRAYS]; /* memory of the views */
+    int inspected_count;
 } call;
 
 /* Fields of an `ArrayView`. */
@@ -336,69 +304,56 @@ static bool describe(const call *own, PyObject *array, seen *out)
         return false;
     out->device = (int)PyLong_AsLong(field(out, DEVICE));
     out->address = PyLong_AsUnsignedLongLong(field(out, POINTER));
-    if (PyErr_Occurred())
-        return failed();
-    return true;
+    return PyErr_Occurred() ? failed() : true;
 }
 
-/* Reads an array; false if it is not an array, or not on a GPU. */
-static bool view(const call *own, PyObject *array, seen *out)
+/* Reads an array; NULL if it is not an array, or not on a GPU. */
+static const seen *view(call *own, PyObject *array)
 {
     const front *self = own->self;
     PyObject *kind = (PyObject *)Py_TYPE(array);
     int n = 0;
-    out->described = NULL;
-    while (n < self->kind_count && self->kinds[n] != kind)
+    while (n < self->kind_count && PyTuple_GetItem(self->kinds, n) != kind)
         n++;
     if (n == self->kind_count)
-        return false;
+        return NULL;
+    seen *out = &own->inspected[own->inspected_count++];
+    out->described = NULL;
     if (!self->api)
-        return describe(own, array, out);
-    if (self->api->view(array, &out->tensor))
-        return failed();
+        return describe(own, array, out) ? out : NULL;
+    if (self->api->view(array, &out->tensor)) {
+        forget_error();
+        return NULL;
+    }
     out->device = out->tensor.device_id;
     out->address = (uint64_t)(uintptr_t)out->tensor.data + out->tensor.byte_offset;
-    return out->tensor.device_type == DLPACK_CUDA;
+    return out->tensor.device_type == DLPACK_CUDA ? out : NULL;
 }
 
-/* Returns whether a tuple of Python holds these numbers. */
-static bool are_numbers(PyObject *tuple, const int64_t *numbers, int64_t count)
+static bool equals(PyObject *one, PyObject *other)
 {
-    if (!PyTuple_Check(tuple) || PyTuple_Size(tuple) != count)
-        return false;
-    for (int64_t n = 0; n < count; n++) {
-        long long own = PyLong_AsLongLong(PyTuple_GetItem(tuple, n));
-        if (own == -1 && PyErr_Occurred())
-            forget_error();
-        if (own != numbers[n])
-            return false;
-    }
-    return true;
+    int is_equal = PyObject_RichCompareBool(one, other, Py_EQ);
+    return is_equal < 0 ? failed() : is_equal;
 }
 
-static bool is_described_as(const array_type *type, const seen *array)
+/* Compares a described array with dtype, shape and strides of a type. */
+static bool is_described_as(const array_type *type, PyObject *own, const seen *array)
 {
-    PyObject *dtype = field(array, DTYPE);
-    if (type->asks & ASK_DTYPE && dtype != type->dtype &&
-        (!PyUnicode_Check(dtype) || PyUnicode_Compare(dtype, type->dtype)))
+    if (type->asks & ASK_DTYPE && !equals(field(array, DTYPE), PyTuple_GetItem(own, 0)))
         return false;
-    if (!(type->asks & ASK_SHAPE))
-        return true;
-    if (!are_numbers(field(array, SHAPE), type->shape, type->ndim))
+    if (type->asks & ASK_SHAPE && !equals(field(array, SHAPE), PyTuple_GetItem(own, 1)))
         return false;
     if (!(type->asks & ASK_STRIDES))
         return true;
+    bool is_row_major = type->asks & IS_ROW_MAJOR;
     bool is_contiguous = field(array, IS_CONTIGUOUS) == Py_True;
-    if (type->is_row_major || is_contiguous)
-        return type->is_row_major && is_contiguous;
-    return are_numbers(field(array, STRIDES), type->strides, type->ndim);
+    if (is_row_major || is_contiguous)
+        return is_row_major && is_contiguous;
+    return equals(field(array, STRIDES), PyTuple_GetItem(own, 2));
 }
 
-static bool is_of_type(const array_type *type, const seen *own)
+static bool is_of_type(const array_type *type, const dl_tensor *array)
 {
-    if (own->described)
-        return is_described_as(type, own);
-    const dl_tensor *array = &own->tensor;
     if (type->asks & ASK_DTYPE &&
         (array->code != type->code || array->bits != type->bits || array->lanes != 1))
         return false;
@@ -414,13 +369,37 @@ static bool is_of_type(const array_type *type, const seen *own)
     }
     if (!(type->asks & ASK_STRIDES) || is_empty)
         return true;
-    if (array->strides) {
-        for (int64_t n = 0; n < type->ndim; n++)
-            if (array->strides[n] != type->strides[n] && type->shape[n] != 1)
-                return false;
-        return true;
-    }
-    return type->is_row_major; /* as an array without strides is */
+    if (!array->strides)
+        return type->asks & IS_ROW_MAJOR;
+    const int64_t *strides = type->shape + type->ndim;
+    for (int64_t n = 0; n < type->ndim; n++)
+        if (array->strides[n] != strides[n] && type->shape[n] != 1)
+            return false;
+    return true;
+}
+
+enum { FITS, DIFFERS, UNUSUAL };
+
+/* Returns whether memory has the array's actual values, which some frameworks defer. */
+static int is_plain(const front *self, PyObject *array)
+{
+    PyObject *found = PyObject_CallFunctionObjArgs(self->calls[IS_PLAIN], array, NULL);
+    if (!found)
+        forget_error();
+    Py_XDECREF(found);
+    return found == Py_True ? FITS : UNUSUAL;
+}
+
+/* Makes an array one of the call's; returns whether it is as a route takes it. */
+static int take(call *own, const route *way, int64_t number, PyObject *array, const seen *viewed)
+{
+    const array_type *type = way->arrays[number];
+    bool fits = viewed->described
+                    ? is_described_as(type, PyTuple_GetItem(way->types, number), viewed)
+                    : is_of_type(type, &viewed->tensor);
+    own->arrays[number] = array;
+    own->seen[number] = viewed;
+    return !fits ? DIFFERS : type->asks & ASK_PLAIN ? is_plain(own->self, array) : FITS;
 }
 
 /* Assigns the arguments to parameters; false if some do not match. */
@@ -428,13 +407,12 @@ static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, P
 {
     const front *self = own->self;
     own->out = own->stream = own->items = NULL;
-    own->first_placed = own->end_placed = 0;
-    for (int n = 0; n < self->slot_count; n++)
-        own->is_viewed[n] = false;
+    own->first_new = own->end_new = own->inspected_count = 0;
     if (count > self->slot_count)
         return false;
     for (int n = 0; n < self->slot_count; n++) {
         own->slots[n] = n < count && args[n] != self->missing ? args[n] : NULL;
+        own->views[n] = NULL;
     }
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
     for (Py_ssize_t n = 0; n < named; n++) {
@@ -445,7 +423,7 @@ static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, P
             own->out = value == self->missing ? NULL : value;
         } else {
             int slot = (int)count; /* those passed by position may not be passed again */
-            while (slot < self->slot_count && self->names[slot] != name)
+            while (slot < self->slot_count && PyTuple_GetItem(self->names, slot) != name)
                 slot++;
             if (slot >= self->slot_count)
                 return false;
@@ -455,104 +433,78 @@ static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, P
     return true;
 }
 
-enum { FITS, DIFFERS, UNUSUAL };
-
 /* Returns whether the inputs of a call match a route. */
 static int match_inputs(call *own, const route *way)
 {
-    front *self = own->self;
-    for (int n = 0; n < self->slot_count; n++) {
+    for (int n = 0; n < own->self->slot_count; n++) {
         PyObject *array = own->slots[n];
-        int number = way->slots[n];
-        if (number < 0) {
-            if (array && array != Py_None)
-                return DIFFERS;
-            continue;
-        }
-        if (!array || array == Py_None)
+        int64_t number = way->head->slots[n];
+        bool is_given = array && array != Py_None;
+        if (is_given != (number >= 0))
             return DIFFERS; /* another route may do without it */
-        if (!own->is_viewed[n]) {
-            own->is_viewed[n] = true;
-            if (!view(own, array, &own->views[n]))
-                return UNUSUAL;
-        }
-        if (!is_of_type(&way->arrays[number], &own->views[n]))
-            return DIFFERS;
-        own->arrays[number] = array;
-        own->inputs[number] = &own->views[n];
-        own->addresses[number] = own->views[n].address;
+        if (!is_given)
+            continue;
+        if (!own->views[n] && !(own->views[n] = view(own, array)))
+            return UNUSUAL;
+        int found = take(own, way, number, array, own->views[n]);
+        if (found != FITS)
+            return found;
     }
     return FITS;
 }
 
 static int device_of_inputs(const call *own, const route *way)
 {
-    int device = -1;
-    for (int n = 0; n < own->self->slot_count; n++) {
-        if (way->slots[n] < 0)
-            continue;
-        if (device >= 0 && own->views[n].device != device)
+    int device = way->head->input_count ? own->seen[0]->device : -1;
+    for (int64_t n = 1; n < way->head->input_count; n++)
+        if (own->seen[n]->device != device)
             return -1;
-        device = own->views[n].device;
-    }
     return device;
-}
-
-/* Records one given output; false if it is not the required array. */
-static bool give(call *own, const route *way, const leaf *where, PyObject *array)
-{
-    int number = where->is_result ? way->input_count + where->number : where->number;
-    if (where->is_result && !own->arrays[number])
-        own->arrays[number] = array;
-    return own->arrays[number] == array;
 }
 
 /* Unpacks `out`; false if it does not have the structure of a route's outputs. */
 static bool take_out(call *own, const route *way)
 {
-    for (int n = 0; n < way->result_count; n++)
-        own->arrays[way->input_count + n] = NULL;
-    if (way->returns == RETURN_LEAF) {
-        if (!own->out)
-            return !way->leaves[0].is_result;
-        return give(own, way, &way->leaves[0], own->out);
-    }
-    if (!own->out)
-        return false;
-    if (PyList_CheckExact(own->out) && !own->items) {
-        own->items = PyList_AsTuple(own->out);
-        if (!own->items)
-            forget_error();
-    }
-    PyObject *items = PyTuple_CheckExact(own->out) ? own->out : own->items;
-    if (!items || PyTuple_Size(items) != way->leaf_count)
-        return false;
-    for (int n = 0; n < way->leaf_count; n++)
-        if (!give(own, way, &way->leaves[n], PyTuple_GetItem(items, n)))
+    PyObject *items = own->out;
+    if (way->head->returns != RETURN_LEAF) {
+        if (own->out && PyList_CheckExact(own->out))
+            items = own->items = PyList_AsTuple(own->out);
+        if (own->out && !items)
+            return failed();
+        if (!items || !PyTuple_CheckExact(items) || PyTuple_Size(items) != way->head->leaf_count)
             return false;
+    }
+    for (int n = (int)way->head->input_count; n < way->array_count; n++)
+        own->arrays[n] = NULL;
+    for (int64_t n = 0; n < way->head->leaf_count; n++) {
+        PyObject **array = &own->arrays[way->leaves[n]];
+        if (!items) /* may be omitted if it is an input */
+            return *array != NULL;
+        PyObject *item = way->head->returns == RETURN_LEAF ? items : PyTuple_GetItem(items, n);
+        if (!*array)
+            *array = item;
+        if (*array != item)
+            return false;
+    }
     return true;
 }
 
-/* Inspects an array that was given for a result, or allocated. */
-static bool place_array(call *own, int number, int device)
+/* Inspects an array that was given for a result, or allocated; NULL if it is not on the device. */
+static const seen *view_on(call *own, PyObject *array, int device)
 {
-    seen *placed = &own->placed[number];
-    if (!own->end_placed)
-        own->first_placed = number;
-    own->end_placed = number + 1;
-    if (!view(own, own->arrays[number], placed) || placed->device != device)
-        return false;
-    own->addresses[number] = placed->address;
-    return true;
+    const seen *viewed = view(own, array);
+    return viewed && viewed->device == device ? viewed : NULL;
 }
 
 static bool take_results(call *own, const route *way, int device)
 {
     if (!take_out(own, way))
         return false;
-    for (int n = way->input_count; n < way->input_count + way->result_count; n++)
-        if (!place_array(own, n, device) || !is_of_type(&way->arrays[n], &own->placed[n]))
+    for (int n = (int)way->head->input_count; n < way->array_count; n++) {
+        const seen *viewed = view_on(own, own->arrays[n], device);
+        if (!viewed || take(own, way, n, own->arrays[n], viewed) != FITS)
             return false;
+    }
     return true;
 }
 
@@ -648,137 +600,89 @@ static bool find_stream(call *own, route *way, program *ready, int device, void 
     if (!(own->stream ? given_stream(self, own->stream, stream)
                       : current_stream(self, device, stream)))
         return false;
-    if ((uintptr_t)*stream <= DEFAULT_STREAMS || knows_stream(ready, *stream))
+    _Atomic(void *) *place = place_of_stream(ready, *stream);
+    if ((uintptr_t)*stream <= DEFAULT_STREAMS ||
+        atomic_load_explicit(place, memory_order_relaxed) == *stream)
         return true;
     PyObject *done = PyObject_CallFunction(way->calls[ADMIT], "iK", device,
                                            (unsigned long long)(uintptr_t)*stream);
     if (!done)
         return failed();
     Py_DECREF(done);
-    add_stream(ready, *stream);
+    atomic_store_explicit(place, *stream, memory_order_relaxed);
     return true;
 }
 
-/* Returns whether memory has the arrays' actual values, which some frameworks defer. */
-static bool are_plain(const call *own, const route *way)
+/* Allocates results and workspace for work in a stream. */
+static bool allocate(call *own, const route *way, void *stream, int device, bool is_elsewhere)
 {
-    int count = way->input_count + (own->self->what == FRONT_INTO ? way->result_count : 0);
-    for (int n = 0; n < count; n++) {
-        if (!(way->arrays[n].asks & ASK_PLAIN))
-            continue;
-        PyObject *found = PyObject_CallFunctionObjArgs(own->self->calls[IS_PLAIN], own->arrays[n], NULL);
-        if (!found)
-            return failed();
-        bool is_plain = found == Py_True;
-        Py_DECREF(found);
-        if (!is_plain)
+    const front *self = own->self;
+    Py_ssize_t count = PyTuple_Size(way->new);
+    void *current = NULL;
+    PyObject *made = NULL;
+    if (!count)
+        return true;
+    if (is_elsewhere ||
+        (own->stream && !(current_stream(self, device, &current) && current == stream))) {
+        if (!self->calls[NEW_IN] || PyErr_Occurred())
             return false;
+        made = PyObject_CallFunction(self->calls[NEW_IN], "KiO",
+                                     (unsigned long long)(uintptr_t)stream, device, way->new);
+        if (!made)
+            return failed();
     }
-    return true;
-}
-
-/* Allocates one array on the current device. */
-static bool allocate(call *own, int number, PyObject *arguments, int device)
-{
-    own->arrays[number] = PyObject_CallObject(own->self->calls[NEW_HERE], arguments);
-    if (!own->arrays[number])
-        return failed();
-    return place_array(own, number, device);
-}
-
-/* Allocates all arrays of a call, from index `first` on, in a stream other than the current one;
- * returns the number of arrays afterwards. */
-static int allocate_in(call *own, const route *way, void *stream, int device, int first)
-{
-    PyObject *made = PyObject_CallFunction(own->self->calls[NEW_IN], "KiO",
-                                           (unsigned long long)(uintptr_t)stream, device,
-                                           way->all_new);
-    int count = (int)PyTuple_Size(way->all_new), end = first;
-    while (made && end < first + count) {
-        own->arrays[end] = PySequence_GetItem(made, end - first);
-        if (!own->arrays[end])
+    bool is_placed = true;
+    for (Py_ssize_t n = 0; is_placed && n < count; n++) {
+        int number = own->first_new + (int)n;
+        own->arrays[number] =
+            made ? PySequence_GetItem(made, n)
+                 : PyObject_CallObject(self->calls[NEW_HERE], PyTuple_GetItem(way->new, n));
+        if (!own->arrays[number]) {
+            is_placed = failed();
             break;
-        end++;
+        }
+        own->end_new = number + 1;
+        own->seen[number] = view_on(own, own->arrays[number], device);
+        is_placed = own->seen[number] != NULL;
     }
     Py_XDECREF(made);
-    if (PyErr_Occurred())
-        forget_error();
-    return end;
-}
-
-/* Allocates results and workspace of a call, from index `first` on, for work in a stream; on another
- * device than the current one if `is_elsewhere`. Returns the end index; sets `is_placed` to false if
- * not all could be allocated. */
-static int allocate_all(call *own, const route *way, void *stream, int device, int first,
-                        bool is_elsewhere, bool *is_placed)
-{
-    int results = way->input_count + way->result_count, end = first;
-    int last = results + (way->new_workspace != NULL);
-    void *current = NULL;
-    *is_placed = true;
-    if (last > first &&
-        (is_elsewhere || (own->stream && !(current_stream(own->self, device, &current) &&
-                                           current == stream)))) {
-        if (!own->self->calls[NEW_IN]) {
-            *is_placed = false;
-            return end;
-        }
-        end = allocate_in(own, way, stream, device, first);
-        *is_placed = end == last;
-        for (int n = first; *is_placed && n < end; n++)
-            *is_placed = place_array(own, n, device);
-        return end;
-    }
-    for (; *is_placed && end < last; end++)
-        *is_placed = allocate(own, end,
-                              end < results ? way->new_results[end - way->input_count]
-                                            : way->new_workspace,
-                              device);
-    return end;
+    return is_placed;
 }
 
 /* Reports written arrays to the framework; -1 with an exception set on failure. */
 static int mark_written(const call *own, const route *way)
 {
     const front *self = own->self;
-    int given = self->what == FRONT_INTO ? way->result_count : 0;
-    if (!self->calls[MARK_WRITTEN] || !(way->updated_count + given))
+    Py_ssize_t count = 0;
+    for (int n = 0; self->calls[MARK_WRITTEN] && n < way->array_count; n++)
+        count += (way->arrays[n]->asks & IS_WRITTEN) != 0;
+    if (!count)
         return 0;
-    PyObject *written = PyTuple_New(way->updated_count + given);
+    PyObject *written = PyTuple_New(count);
     if (!written)
         return -1;
-    Py_ssize_t place = 0;
-    for (int n = 0; n < way->input_count + given; n++) {
-        if (n < way->input_count && !way->is_updated[n])
-            continue;
-        PyTuple_SetItem(written, place++, Py_NewRef(own->arrays[n]));
-    }
+    for (int n = way->array_count; n--;)
+        if (way->arrays[n]->asks & IS_WRITTEN)
+            PyTuple_SetItem(written, --count, Py_NewRef(own->arrays[n]));
     PyObject *done = PyObject_CallFunctionObjArgs(self->calls[MARK_WRITTEN], written, NULL);
     Py_DECREF(written);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }
 
-static PyObject *leaf_array(const call *own, const route *way, int n)
-{
-    const leaf *where = &way->leaves[n];
-    PyObject *array = own->arrays[where->is_result ? way->input_count + where->number
-                                                   : where->number];
-    return Py_NewRef(array);
-}
-
 static PyObject *returned(const call *own, const route *way)
 {
+    Py_ssize_t count = way->head->leaf_count;
     if (own->self->what == FRONT_INTO && own->out)
         return Py_NewRef(own->out);
-    if (way->returns == RETURN_LEAF)
-        return leaf_array(own, way, 0);
-    if (way->returns == RETURN_NONE)
+    if (way->head->returns == RETURN_NONE)
         return Py_NewRef(Py_None);
-    bool is_list = way->returns == RETURN_LIST;
-    PyObject *made = is_list ? PyList_New(way->leaf_count) : PyTuple_New(way->leaf_count);
-    for (int n = 0; made && n < way->leaf_count; n++) {
-        PyObject *array = leaf_array(own, way, n);
+    if (way->head->returns == RETURN_LEAF)
+        return Py_NewRef(own->arrays[way->leaves[0]]);
+    bool is_list = way->head->returns == RETURN_LIST;
+    PyObject *made = is_list ? PyList_New(count) : PyTuple_New(count);
+    for (Py_ssize_t n = 0; made && n < count; n++) {
+        PyObject *array = Py_NewRef(own->arrays[way->leaves[n]]);
         if (is_list)
             PyList_SetItem(made, n, array);
         else
@@ -787,80 +691,54 @@ static PyObject *returned(const call *own, const route *way)
     return made;
 }
 
-/* The view of an array of the call. */
-static const seen *seen_of(const call *own, const route *way, int number)
-{
-    return number < way->input_count ? own->inputs[number] : &own->placed[number];
-}
+/* Outcome of a call: done, with a result or an exception; or nothing was done, and it may be
+ * launched here or not. */
+enum { DONE, NOT_DONE, MAY_LAUNCH };
 
-/* Returns whether arrays from `first` to before `end`, if described, may be used: written ones are
- * writable, and no producer used another stream than the default stream that the launch then takes,
- * too. */
-static bool may_use(const call *own, const route *way, int first, int end)
-{
-    for (int n = first; n < end; n++) {
-        const seen *array = seen_of(own, way, n);
-        bool is_written = n >= way->input_count || way->is_updated[n];
-        if (!array->described)
-            continue;
-        if (is_written && field(array, IS_WRITABLE) != Py_True)
-            return false;
-        if (field(array, STREAM) == Py_None)
-            continue;
-        long long producer = PyLong_AsLongLong(field(array, STREAM));
-        if (PyErr_Occurred())
-            forget_error();
-        if (own->stream || own->self->calls[STREAM_OF] || producer < 0 || producer > 1)
-            return false;
-    }
-    return true;
-}
-
-/* Lets Python order the launch after earlier uses of the arrays, if they track them. Sets `after` to
- * the function to call after the launch; returns -1 with an exception set on failure. */
+/* Lets Python order the launch after earlier uses of described arrays, if there are any. Sets
+ * `after` to the function to call after the launch, NULL for none. */
 static int order(const call *own, const route *way, int device, void *stream, PyObject **after)
 {
-    PyObject *uses = NULL;
+    bool is_used = false;
     *after = NULL;
-    for (int n = 0; n < way->input_count + way->result_count; n++) {
-        const seen *array = seen_of(own, way, n);
-        if (!array->described || field(array, USES) == Py_None)
-            continue;
-        bool is_written = n >= way->input_count || way->is_updated[n];
-        PyObject *pair = Py_BuildValue("(OO)", field(array, USES),
-                                       is_written ? Py_True : Py_False);
-        if (!uses)
-            uses = PyList_New(0);
-        int code = pair && uses ? PyList_Append(uses, pair) : -1;
-        Py_XDECREF(pair);
-        if (code) {
-            Py_XDECREF(uses);
-            return -1;
-        }
+    for (int n = 0; !own->self->api && n < way->array_count; n++) {
+        if (way->arrays[n]->asks & IS_WRITTEN && field(own->seen[n], IS_WRITABLE) != Py_True)
+            return NOT_DONE;
+        is_used |= field(own->seen[n], STREAM) != Py_None || field(own->seen[n], USES) != Py_None;
     }
-    if (!uses)
-        return 0;
-    *after = PyObject_CallFunction(way->calls[ORDER], "iKOO", device,
-                                   (unsigned long long)(uintptr_t)stream, uses,
-                                   own->stream ? Py_True : Py_False);
-    Py_DECREF(uses);
-    return *after ? 0 : -1;
+    if (!is_used)
+        return MAY_LAUNCH;
+    PyObject *views = PyTuple_New(way->array_count);
+    if (!views)
+        return DONE;
+    for (int n = 0; n < way->array_count; n++)
+        PyTuple_SetItem(views, n, Py_NewRef(own->seen[n]->described));
+    PyObject *found = PyObject_CallFunction(
+        way->calls[ORDER], "iKOOO", device, (unsigned long long)(uintptr_t)stream, views,
+        own->stream ? Py_True : Py_False, own->self->calls[STREAM_OF] ? Py_True : Py_False);
+    Py_DECREF(views);
+    if (found && found != Py_None && found != Py_False)
+        *after = Py_NewRef(found);
+    Py_XDECREF(found);
+    return !found ? DONE : found == Py_False ? NOT_DONE : MAY_LAUNCH;
 }
 
-/* Launches in a stream; returns what the call returns. */
-static PyObject *enqueue(call *own, route *way, program *ready, void *stream)
+/* Launches in a stream; `result` is what the call returns, NULL with an exception set. */
+static int enqueue(call *own, route *way, program *ready, void *stream, PyObject **result)
 {
     PyObject *after = NULL;
-    if (order(own, way, ready->device, stream, &after))
-        return NULL;
-    int status, results = way->input_count + way->result_count;
+    int status = order(own, way, ready->device, stream, &after);
+    if (status != MAY_LAUNCH)
+        return status;
     void *buffers[MOST_ARRAYS];
-    for (int n = 0; n < results; n++)
-        buffers[n] = (void *)(uintptr_t)own->addresses[n];
-    void *workspace = way->new_workspace ? (void *)(uintptr_t)own->addresses[results] : NULL;
+    for (int n = 0; n < way->array_count; n++)
+        buffers[n] = (void *)(uintptr_t)own->seen[n]->address;
+    void *workspace = way->head->has_workspace
+                          ? (void *)(uintptr_t)own->seen[way->array_count]->address
+                          : NULL;
     Py_BEGIN_ALLOW_THREADS
-    status = ready->launch(ready->plan, ready->device, buffers, (size_t)results, workspace, stream,
-                           0, NULL);
+    status = ready->launch(ready->plan, ready->device, buffers, (size_t)way->array_count, workspace,
+                           stream, 0, NULL);
     Py_END_ALLOW_THREADS
     bool is_noted = true;
     if (after) {
@@ -872,25 +750,22 @@ static PyObject *enqueue(call *own, route *way, program *ready, void *stream)
     /* Wrong addresses are found before anything is enqueued. */
     if (is_noted && status != PALLASC_ERROR_ARGUMENT)
         is_noted = !mark_written(own, way);
-    if (!status)
-        return is_noted ? returned(own, way) : NULL;
-    if (!is_noted) {
-        forget_error(); /* the launch's failure is reported, unless an interrupt ends the program */
-        if (PyErr_Occurred())
-            return NULL;
+    if (!status) {
+        *result = is_noted ? returned(own, way) : NULL;
+        return DONE;
     }
+    if (!is_noted)
+        forget_error(); /* the launch's failure is reported, unless an interrupt ends the program */
     /* `refuse` raises the exception for the failure, which the library keeps for each thread. */
-    return PyObject_CallFunction(way->calls[REFUSE], "i", status);
+    if (!PyErr_Occurred())
+        *result = PyObject_CallFunction(way->calls[REFUSE], "i", status);
+    return DONE;
 }
-
-/* Outcome of a call: done, with a result or an exception; or nothing was done. */
-enum { DONE, NOT_DONE };
 
 /* Launches on a device that has a program. */
 static int launch_on(call *own, route *way, program *ready, int device, PyObject **result)
 {
-    front *self = own->self;
-    bool allocates = self->what != FRONT_INTO;
+    bool takes_out = own->self->what == FRONT_INTO;
     void *context = NULL, *stream = NULL;
     int current = -1;
     if (ready->current_context(&context))
@@ -899,32 +774,19 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     bool is_elsewhere = context && context != ready->context;
     if (is_elsewhere && (ready->current_device(&current) || current == device))
         return NOT_DONE;
-    if (!allocates && !take_results(own, way, device))
+    if (takes_out && !take_results(own, way, device))
         return NOT_DONE;
-    int results = way->input_count + way->result_count;
-    int first_new = allocates ? way->input_count : results;
-    if (!may_use(own, way, 0, first_new) || (way->any_plain && !are_plain(own, way)))
+    own->first_new = own->end_new = takes_out ? way->array_count : (int)way->head->input_count;
+    if (!find_stream(own, way, ready, device, &stream) ||
+        !allocate(own, way, stream, device, is_elsewhere))
         return NOT_DONE;
-    if (!find_stream(own, way, ready, device, &stream))
-        return NOT_DONE;
-    bool is_placed;
-    int end = allocate_all(own, way, stream, device, first_new, is_elsewhere, &is_placed);
-    int status = NOT_DONE;
-    if (is_placed && may_use(own, way, first_new, results)) {
-        status = DONE;
-        *result = enqueue(own, way, ready, stream);
-    }
-    for (int n = first_new; n < end; n++)
-        Py_XDECREF(own->arrays[n]);
-    return status;
+    return enqueue(own, way, ready, stream, result);
 }
 
 static int launch(call *own, PyObject **result)
 {
-    front *self = own->self;
-    bool allocates = self->what != FRONT_INTO;
     route *way = choose(own);
-    if (!way || (own->stream && !self->calls[NEW_IN] && (allocates || way->new_workspace)))
+    if (!way)
         return NOT_DONE;
     int device = device_of_inputs(own, way);
     program *ready = program_on(way, device);
@@ -954,17 +816,14 @@ end:
     return done;
 }
 
-/* Drops what the inspection of a call has created. */
+/* Drops what a call has created. */
 static void forget_call(call *own)
 {
     Py_XDECREF(own->items);
-    if (own->self->api)
-        return;
-    for (int n = 0; n < own->self->slot_count; n++)
-        if (own->is_viewed[n])
-            Py_XDECREF(own->views[n].described);
-    for (int n = own->first_placed; n < own->end_placed; n++)
-        Py_XDECREF(own->placed[n].described);
+    for (int n = own->first_new; n < own->end_new; n++)
+        Py_XDECREF(own->arrays[n]);
+    for (int n = 0; !own->self->api && n < own->inspected_count; n++)
+        Py_XDECREF(own->inspected[n].described);
 }
 
 static PyObject *front_enter(PyObject *object, PyObject *const *args, Py_ssize_t count,
@@ -1001,150 +860,61 @@ static const exchange_api *find_api(PyObject *capsule)
     return api && api->view && api->current_stream ? api : NULL;
 }
 
-static PyObject *optional(PyObject *value)
-{
-    return value == Py_None ? NULL : Py_NewRef(value);
-}
-
 /* front(what, names, missing, kinds, capsule, calls, stream_address): returns a builtin method whose
  * __self__ is the front. */
 static PyObject *make_front(PyObject *module, PyObject *args)
 {
-    int what;
-    PyObject *names, *missing, *kinds, *capsule, *calls;
+    PyObject *capsule, *calls;
     unsigned long long current;
     (void)module;
-    if (!PyArg_ParseTuple(args, "iO!OO!OO!K:front", &what, &PyTuple_Type, &names, &missing,
-                          &PyTuple_Type, &kinds, &capsule, &PyTuple_Type, &calls, &current))
-        return NULL;
     allocfunc allocate_front = (allocfunc)PyType_GetSlot(front_type, Py_tp_alloc);
-    front *self = (front *)allocate_front(front_type, 0);
+    front *self = (front *)allocate_front(front_type, 0); /* all fields are zero */
     if (!self)
         return NULL;
-    /* All fields are zero. */
-    self->what = what;
-    self->api = capsule == Py_None ? NULL : find_api(capsule);
-    for (Py_ssize_t n = 0; n < PyTuple_Size(kinds); n++)
-        self->kinds[self->kind_count++] = optional(PyTuple_GetItem(kinds, n));
-    for (Py_ssize_t n = 0; n < PyTuple_Size(names); n++) {
-        PyObject *name = optional(PyTuple_GetItem(names, n));
-        if (name)
-            PyUnicode_InternInPlace(&name);
-        self->names[self->slot_count++] = name;
+    if (!PyArg_ParseTuple(args, "iO!OO!OO!K:front", &self->what, &PyTuple_Type, &self->names,
+                          &self->missing, &PyTuple_Type, &self->kinds, &capsule, &PyTuple_Type,
+                          &calls, &current)) {
+        Py_DECREF(self);
+        return NULL;
     }
+    self->owned = Py_NewRef(args);
+    self->slot_count = (int)PyTuple_Size(self->names);
+    self->kind_count = (int)PyTuple_Size(self->kinds);
+    self->api = capsule == Py_None ? NULL : find_api(capsule);
     self->current_stream = (int (*)(int32_t, void **))(uintptr_t)current;
-    self->missing = optional(missing);
-    self->capsule = optional(capsule);
-    for (int n = 0; n < FRONT_CALLS; n++)
-        self->calls[n] = optional(PyTuple_GetItem(calls, n));
-    PyObject *made = PyCFunction_NewEx(&entrances[what], (PyObject *)self, NULL);
+    for (int n = 0; n < FRONT_CALLS; n++) {
+        PyObject *function = PyTuple_GetItem(calls, n);
+        self->calls[n] = function == Py_None ? NULL : function;
+    }
+    PyObject *made = PyCFunction_NewEx(&entrances[self->what], (PyObject *)self, NULL);
     Py_DECREF(self);
     return made;
 }
 
-/* The allocations of a front's call, as a tuple. */
-static PyObject *all_new(const route *made, int what)
-{
-    int results = what == FRONT_INTO ? 0 : made->result_count;
-    PyObject *all = PyTuple_New(results + (made->new_workspace != NULL));
-    for (int n = 0; all && n < results; n++) {
-        PyTuple_SetItem(all, n, Py_NewRef(made->new_results[n]));
-    }
-    if (all && made->new_workspace) {
-        PyTuple_SetItem(all, results, Py_NewRef(made->new_workspace));
-    }
-    return all;
-}
-
-static bool is_row_major(const array_type *own)
-{
-    uint64_t step = 1;
-    bool is_same = true;
-    for (int64_t n = own->ndim - 1; n >= 0; n--) {
-        if (!own->shape[n])
-            return true;
-        is_same = is_same && ((uint64_t)own->strides[n] == step || own->shape[n] == 1);
-        step *= (uint64_t)own->shape[n];
-    }
-    return is_same;
-}
-
-enum { HEAD = 4 }; /* words of an array before its shape */
-
-static bool read_arrays(route *made, const char *words, size_t bytes, PyObject *dtypes)
-{
-    made->words = malloc(bytes + 1);
-    if (!made->words)
-        return false;
-    memcpy(made->words, words, bytes);
-    const int64_t *at = made->words;
-    for (int n = 0; n < PyTuple_Size(dtypes); n++, at += HEAD + 2 * at[3]) {
-        array_type *own = &made->arrays[n];
-        own->dtype = Py_NewRef(PyTuple_GetItem(dtypes, n));
-        own->code = at[0];
-        own->bits = at[1];
-        own->asks = at[2];
-        own->ndim = at[3];
-        own->shape = at + HEAD;
-        own->strides = at + HEAD + own->ndim;
-        own->is_row_major = is_row_major(own);
-        made->any_plain |= (own->asks & ASK_PLAIN) != 0;
-    }
-    return true;
-}
-
-static int number_at(PyObject *tuple, Py_ssize_t n)
-{
-    return (int)PyLong_AsLong(PyTuple_GetItem(tuple, n));
-}
-
-/* Reads a route's slots (input numbers), updated inputs and leaves. Each input is a parameter, and
- * each result is returned. */
-static void read_structure(route *made, PyObject *slots, PyObject *updated, PyObject *leaves)
-{
-    for (Py_ssize_t n = 0; n < PyTuple_Size(slots); n++)
-        made->slots[n] = number_at(slots, n);
-    for (Py_ssize_t n = 0; n < PyTuple_Size(updated); n++) {
-        made->is_updated[number_at(updated, n)] = true;
-        made->updated_count++;
-    }
-    for (Py_ssize_t n = 0; n < PyTuple_Size(leaves); n++) {
-        PyObject *pair = PyTuple_GetItem(leaves, n);
-        bool is_result = PyTuple_GetItem(pair, 0) == Py_True;
-        made->leaves[made->leaf_count++] = (leaf){is_result, number_at(pair, 1)};
-    }
-}
-
-/* add(inputs, arrays, dtypes, slots, updated, returns, leaves, new_results, new_workspace, calls) */
+/* add(words, types, new, calls). The words are a route_head, then an array_type for each array. */
 static PyObject *front_add(PyObject *object, PyObject *args)
 {
     front *self = (front *)object;
-    const char *words;
-    Py_ssize_t word_bytes;
-    int inputs, returns;
-    PyObject *dtypes, *slots, *updated, *leaves, *results, *workspace, *calls;
-    if (!PyArg_ParseTuple(args, "iy#O!O!O!iO!O!OO!:add", &inputs, &words, &word_bytes,
-                          &PyTuple_Type, &dtypes, &PyTuple_Type, &slots, &PyTuple_Type, &updated,
-                          &returns, &PyTuple_Type, &leaves, &PyTuple_Type, &results, &workspace,
-                          &PyTuple_Type, &calls))
-        return NULL;
+    PyObject *words, *calls;
     route *made = calloc(1, sizeof *made);
     if (!made)
         return PyErr_NoMemory();
-    made->input_count = inputs;
-    made->result_count = (int)PyTuple_Size(results);
-    made->returns = returns;
-    for (int n = 0; n < made->result_count; n++)
-        made->new_results[n] = Py_NewRef(PyTuple_GetItem(results, n));
-    made->new_workspace = optional(workspace);
-    for (int n = 0; n < ROUTE_CALLS; n++)
-        made->calls[n] = Py_NewRef(PyTuple_GetItem(calls, n));
-    made->all_new = all_new(made, self->what);
-    read_structure(made, slots, updated, leaves);
-    if (!made->all_new || !read_arrays(made, words, (size_t)word_bytes, dtypes)) {
-        route_free(made);
-        return PyErr_NoMemory();
+    if (!PyArg_ParseTuple(args, "SO!O!O!:add", &words, &PyTuple_Type, &made->types, &PyTuple_Type,
+                          &made->new, &PyTuple_Type, &calls)) {
+        free(made);
+        return NULL;
     }
+    made->owned = Py_NewRef(args);
+    made->head = (const void *)PyBytes_AsString(words); /* at a multiple of 8 */
+    made->leaves = made->head->slots + self->slot_count;
+    made->array_count = (int)(made->head->input_count + made->head->result_count);
+    const int64_t *at = made->leaves + made->head->leaf_count;
+    for (int n = 0; n < made->array_count; n++) {
+        made->arrays[n] = (const array_type *)at;
+        at = made->arrays[n]->shape + 2 * made->arrays[n]->ndim;
+    }
+    for (int n = 0; n < ROUTE_CALLS; n++)
+        made->calls[n] = PyTuple_GetItem(calls, n);
     /* The caller holds a lock, so nothing else adds to this front at the same time. */
     made->next = atomic_load(&self->first);
     atomic_store_explicit(&self->first, made, memory_order_release);
@@ -1156,8 +926,7 @@ static PyObject *front_forget(PyObject *object, PyObject *unused)
 {
     (void)unused;
     for (route *own = atomic_load(&((front *)object)->first); own; own = own->next)
-        for (int n = 0; n < MOST_DEVICES; n++)
-            Py_XDECREF((PyObject *)atomic_exchange(&own->programs[n], NULL));
+        forget_programs(own);
     return Py_NewRef(Py_None);
 }
 

@@ -18,39 +18,27 @@ static uint32_t rotate(uint32_t value, int bits)
     return value >> bits | value << (32 - bits);
 }
 
-#define WORD(i)                                                                     \
-    (words[(i) & 15] += words[((i) - 7) & 15] +                                       \
-                        (rotate(words[((i) - 15) & 15], 7) ^ rotate(words[((i) - 15) & 15], 18) ^ \
-                         words[((i) - 15) & 15] >> 3) +                                 \
-                        (rotate(words[((i) - 2) & 15], 17) ^ rotate(words[((i) - 2) & 15], 19) ^ \
-                         words[((i) - 2) & 15] >> 10))
-
-/* One round; the eight variables swap roles from round to round instead of moving. */
-#define ROUND(a, b, c, d, e, f, g, h, i)                                                         \
-    do {                                                                                         \
-        uint32_t sum = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + (g ^ (e & (f ^ g))) + \
-                       constants[i] + ((i) < 16 ? words[i] : WORD(i));                           \
-        d += sum;                                                                                \
-        h = sum + (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) | (c & (a | b)));     \
-    } while (0)
-
+/* FIPS 180-4, section 6.2.2. */
 static void add_block(uint32_t state[8], const uint8_t *block)
 {
-    uint32_t words[16];
+    uint32_t words[64];
     uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
     uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
     for (int i = 0; i < 16; i++)
         words[i] = (uint32_t)block[4 * i] << 24 | (uint32_t)block[4 * i + 1] << 16 |
                    (uint32_t)block[4 * i + 2] << 8 | block[4 * i + 3];
-    for (int i = 0; i < 64; i += 8) {
-        ROUND(a, b, c, d, e, f, g, h, i);
-        ROUND(h, a, b, c, d, e, f, g, i + 1);
-        ROUND(g, h, a, b, c, d, e, f, i + 2);
-        ROUND(f, g, h, a, b, c, d, e, i + 3);
-        ROUND(e, f, g, h, a, b, c, d, i + 4);
-        ROUND(d, e, f, g, h, a, b, c, i + 5);
-        ROUND(c, d, e, f, g, h, a, b, i + 6);
-        ROUND(b, c, d, e, f, g, h, a, i + 7);
+    for (int i = 16; i < 64; i++) {
+        uint32_t near = words[i - 2], far = words[i - 15];
+        words[i] = words[i - 16] + words[i - 7] +
+                   (rotate(far, 7) ^ rotate(far, 18) ^ far >> 3) +
+                   (rotate(near, 17) ^ rotate(near, 19) ^ near >> 10);
+    }
+    for (int i = 0; i < 64; i++) {
+        uint32_t one = h + (rotate(e, 6) ^ rotate(e, 11) ^ rotate(e, 25)) + (g ^ (e & (f ^ g))) +
+                       constants[i] + words[i];
+        uint32_t two = (rotate(a, 2) ^ rotate(a, 13) ^ rotate(a, 22)) + ((a & b) | (c & (a | b)));
+        h = g, g = f, f = e, e = d + one;
+        d = c, c = b, b = a, a = one + two;
     }
     state[0] += a;
     state[1] += b;
@@ -81,14 +69,4 @@ void sha256(const void *data, size_t size, uint8_t digest[32])
         add_block(state, last + at);
     for (int i = 0; i < 32; i++)
         digest[i] = (uint8_t)(state[i / 4] >> (24 - 8 * (i % 4)));
-}
-
-void sha256_text(const uint8_t digest[32], char text[65])
-{
-    static const char digits[] = "0123456789abcdef";
-    for (int i = 0; i < 32; i++) {
-        text[2 * i] = digits[digest[i] >> 4];
-        text[2 * i + 1] = digits[digest[i] & 15];
-    }
-    text[64] = 0;
 }

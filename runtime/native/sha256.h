@@ -7,7 +7,4 @@
 
 void sha256(const void *data, size_t size, uint8_t digest[32]);
 
-/* 64 hexadecimal digits and a zero. */
-void sha256_text(const uint8_t digest[32], char text[65]);
-
 #endif

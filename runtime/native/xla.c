@@ -20,15 +20,15 @@
  *   execute      launches in XLA's stream
  *
  * On the host platform, where XLA computes on the CPU, buffers are copied to a GPU and back, and
- * the call waits (host.c). There is no prepare stage: the first execution prepares. */
+ * the call waits. There is no prepare stage: the first execution prepares. */
 #define _POSIX_C_SOURCE 200809L
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "driver.h"
-#include "host.h"
 #include "plan.h"
 #include "xla_ffi.h"
 
@@ -41,10 +41,8 @@ struct instance {
     size_t inputs, updated, results;
     size_t workspace_bytes;    /* the maximum of all plans */
     atomic_int is_checked;     /* the buffers of a call site never change their shapes */
-    atomic_int is_prepared;    /* on all GPUs that are in use */
+    atomic_uint prepared;      /* the epoch in which it was prepared on all GPUs in use */
     int *places;               /* by buffer: its result's number, or -1 - its argument's number */
-    atomic_uint epoch;         /* the epoch in which plans were chosen; see current_epoch */
-    _Atomic(pallasc_plan *) chosen[MOST_DEVICES];
     char absent[REASON_BYTES]; /* why plans were left out, one per line */
     pallasc_plan *plans[];
 };
@@ -310,36 +308,21 @@ static ffi_error *state_of(ffi_call *call, struct platform *platform, struct ins
     return error;
 }
 
-/* Drops the choices if the driver and everything loaded have been forgotten. */
-static void notice_epoch(struct instance *self)
-{
-    unsigned epoch = current_epoch();
-    if (atomic_load_explicit(&self->epoch, memory_order_acquire) == epoch)
-        return;
-    atomic_store(&self->is_prepared, 0);
-    for (int device = 0; device < MOST_DEVICES; device++)
-        atomic_store(&self->chosen[device], NULL);
-    atomic_store_explicit(&self->epoch, epoch, memory_order_release);
-}
-
-/* Finds the plan for a device, and loads it there. */
+/* Finds the plan for a device: the first that fits, which is prepared there. */
 static int choose(struct instance *self, int device, pallasc_plan **plan)
 {
     if (device < 0 || device >= MOST_DEVICES)
         return fail(PALLASC_ERROR_DEVICE, NULL, "%s: GPU %d is beyond the %d that calls inside XLA "
                     "know.", self->kernel, device, MOST_DEVICES);
-    *plan = atomic_load_explicit(&self->chosen[device], memory_order_acquire);
-    if (*plan)
-        return PALLASC_OK;
+    for (size_t n = 0; n < self->count; n++)
+        if (is_prepared(*plan = self->plans[n], device))
+            return PALLASC_OK;
     const char *absence = *self->absent ? "\nNot read from an open bundle:" : "";
     char reasons[REASON_BYTES] = "";
     for (size_t n = 0; n < self->count; n++) {
-        int status = pallasc_prepare(self->plans[n], device);
-        if (!status) {
-            *plan = self->plans[n];
-            atomic_store_explicit(&self->chosen[device], *plan, memory_order_release);
+        int status = pallasc_prepare(*plan = self->plans[n], device);
+        if (!status)
             return PALLASC_OK;
-        }
         if (status != PALLASC_ERROR_DEVICE || self->count == 1)
             return fail(status, NULL, "%s%s%s", pallasc_last_error(), absence, self->absent);
         add_reason(reasons, pallasc_last_error());
@@ -400,14 +383,14 @@ static int check_buffers(const ffi_call *call, const struct instance *self)
                     "%s: the program passes %lld of %zu arrays and has room for %lld of %zu "
                     "results.", self->kernel, (long long)call->arguments.size, self->inputs,
                     (long long)call->results.size, results);
-    for (int64_t n = 0; n < call->arguments.size; n++)
-        if (call->arguments.types[n] != FFI_IS_BUFFER)
-            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: argument %lld is not an array.",
-                        self->kernel, (long long)n);
-    for (int64_t n = 0; n < call->results.size; n++)
-        if (call->results.types[n] != FFI_IS_BUFFER)
-            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: result %lld is not an array.",
-                        self->kernel, (long long)n);
+    for (int64_t n = 0; n < call->arguments.size + call->results.size; n++) {
+        int is_result = n >= call->arguments.size;
+        const ffi_buffers *buffers = is_result ? &call->results : &call->arguments;
+        int64_t number = is_result ? n - call->arguments.size : n;
+        if (buffers->types[number] != FFI_IS_BUFFER)
+            return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s: %s %lld is not an array.", self->kernel,
+                        is_result ? "result" : "argument", (long long)number);
+    }
     for (size_t n = 0; n < self->inputs + self->results; n++) {
         int status = PALLASC_OK;
         if (n < self->inputs)
@@ -469,7 +452,6 @@ static ffi_error *take(ffi_call *call, struct platform *platform, int device,
     ffi_error *error = state_of(call, platform, self);
     if (error)
         return error;
-    notice_epoch(*self);
     int status = PALLASC_OK;
     if (!atomic_load_explicit(&(*self)->is_checked, memory_order_relaxed)) {
         status = check_buffers(call, *self);
@@ -483,6 +465,26 @@ static ffi_error *take(ffi_call *call, struct platform *platform, int device,
     return error_of(call, status);
 }
 
+/* ---- the platforms of GPUs ---- */
+
+/* Lists the GPUs whose primary context is active in this process; returns their number, 0 if there
+ * is no driver. */
+static int devices_in_use(int ordinals[MOST_DEVICES])
+{
+    int count = 0, found = 0;
+    lock_process();
+    if (!open_driver() && !driver.cuDeviceGetCount(&count))
+        for (int ordinal = 0; ordinal < count && found < MOST_DEVICES; ordinal++) {
+            int handle, active = 0;
+            unsigned flags;
+            if (!driver.cuDeviceGet(&handle, ordinal) &&
+                !driver.cuDevicePrimaryCtxGetState(handle, &flags, &active) && active)
+                ordinals[found++] = ordinal;
+        }
+    unlock_process();
+    return found;
+}
+
 PALLASC_API ffi_error *pallasc_xla_cuda_instantiate(ffi_call *call)
 {
     return instantiate(call, &cuda);
@@ -494,16 +496,16 @@ PALLASC_API ffi_error *pallasc_xla_cuda_prepare(ffi_call *call)
     struct instance *self;
     if (described(call, &cuda, &error) || (error = state_of(call, &cuda, &self)))
         return error;
-    notice_epoch(self);
-    if (atomic_load_explicit(&self->is_prepared, memory_order_acquire))
+    unsigned epoch = current_epoch();
+    if (atomic_load_explicit(&self->prepared, memory_order_acquire) == epoch)
         return NULL;
     /* Errors on devices where the program does not run need not be reported. */
     pallasc_plan *plan;
     int devices[MOST_DEVICES];
-    int count = host_devices_in_use(devices, MOST_DEVICES);
+    int count = devices_in_use(devices);
     for (int n = 0; n < count; n++)
         choose(self, devices[n], &plan);
-    atomic_store_explicit(&self->is_prepared, 1, memory_order_release);
+    atomic_store_explicit(&self->prepared, epoch, memory_order_release);
     return NULL;
 }
 
@@ -526,6 +528,144 @@ PALLASC_API ffi_error *pallasc_xla_cuda_execute(ffi_call *call)
                                          self->inputs + self->results, workspace, stream.stream));
 }
 
+/* ---- the host platform ---- */
+
+/* Device memory for copies; it grows, and is used by one launch at a time. */
+struct arena {
+    cuda_address address;
+    uint64_t bytes;
+    unsigned epoch;
+};
+
+static struct arena arenas[MOST_DEVICES];
+static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + BUFFER_ALIGNMENT - 1) / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
+}
+
+static int check_packing(const pallasc_plan *plan)
+{
+    pallasc_array array;
+    for (size_t n = 0; n < pallasc_buffer_count(plan); n++) {
+        pallasc_buffer(plan, n, &array);
+        if (array.bits < 8)
+            return fail(PALLASC_ERROR_ARGUMENT, "Run it where JAX uses the GPU.",
+                        "%s: %s is %s, of which the CPU stores one per byte, and the GPU several.",
+                        pallasc_name(plan), array.path, array.dtype);
+    }
+    return PALLASC_OK;
+}
+
+static int grow(struct arena *arena, const pallasc_plan *plan, const struct device *device,
+                uint64_t bytes)
+{
+    char what[512];
+    if (arena->epoch != current_epoch())
+        *arena = (struct arena){0, 0, current_epoch()};
+    if (arena->bytes >= bytes)
+        return PALLASC_OK;
+    if (arena->bytes)
+        driver.cuMemFree(arena->address);
+    arena->bytes = 0;
+    snprintf(what, sizeof what, "%.120s needs %llu bytes on %.320s", pallasc_name(plan),
+             (unsigned long long)bytes, device->label);
+    int status = CALL(what, cuMemAlloc, &arena->address, bytes);
+    arena->bytes = status ? 0 : bytes;
+    return status;
+}
+
+static int copy(const pallasc_plan *plan, const struct device *device, void *const *buffers,
+                void *const *places, int is_back)
+{
+    char what[256];
+    int status = PALLASC_OK;
+    snprintf(what, sizeof what, is_back ? "a result of %.120s cannot be copied from the GPU"
+                                        : "an input of %.120s cannot be copied to the GPU",
+             pallasc_name(plan));
+    for (size_t n = 0; !status && n < pallasc_buffer_count(plan); n++) {
+        pallasc_array array;
+        pallasc_buffer(plan, n, &array);
+        int wanted = is_back ? array.flags & (PALLASC_UPDATED | PALLASC_RESULT)
+                             : array.flags & PALLASC_INPUT;
+        cuda_address place = (cuda_address)(uintptr_t)places[n];
+        if (!wanted || !array.bytes)
+            continue;
+        if (is_back)
+            status = CALL(what, cuMemcpyDtoHAsync, buffers[n], place, array.bytes, device->stream);
+        else
+            status = CALL(what, cuMemcpyHtoDAsync, place, buffers[n], array.bytes, device->stream);
+    }
+    return status;
+}
+
+/* Call with the device's context current, captures protected, and the arena not in use. */
+static int launch_in(struct arena *arena, pallasc_plan *plan, const struct device *device,
+                     void *const *buffers)
+{
+    void *places[FLAT_MOST_ARRAYS];
+    size_t count = pallasc_buffer_count(plan);
+    uint64_t total = 0;
+    char what[256];
+    for (size_t n = 0; n < count; n++) {
+        places[n] = (void *)(uintptr_t)total; /* an offset, until the address is known */
+        total += aligned(buffer_of(plan, (uint32_t)n)->size);
+    }
+    int status = grow(arena, plan, device, total + pallasc_workspace_bytes(plan) + 1);
+    if (status)
+        return status;
+    for (size_t n = 0; n < count; n++)
+        places[n] = (void *)(uintptr_t)(arena->address + (uintptr_t)places[n]);
+    void *workspace = (void *)(uintptr_t)(arena->address + total);
+    status = copy(plan, device, buffers, places, 0);
+    if (!status)
+        status = pallasc_launch(plan, device->ordinal, places, count, workspace, device->stream);
+    if (!status)
+        status = copy(plan, device, buffers, places, 1);
+    if (status) {
+        driver.cuStreamSynchronize(device->stream); /* copies may still use the arrays */
+        return status;
+    }
+    snprintf(what, sizeof what, "the results of %.120s cannot be copied from the GPU",
+             pallasc_name(plan));
+    return CALL(what, cuStreamSynchronize, device->stream);
+}
+
+/* Launches a prepared plan on copies of these host arrays, and waits. */
+static int host_launch(pallasc_plan *plan, int ordinal, void *const *buffers)
+{
+    struct device *device;
+    struct entered entered;
+    int status = check_packing(plan);
+    if (!status)
+        status = use_device(ordinal, &device);
+    if (status)
+        return status;
+    lock_process();
+    status = own_stream(device);
+    unlock_process();
+    if (status)
+        return status;
+    pthread_mutex_lock(&turn);
+    status = enter_quietly(&entered, device);
+    if (!status)
+        status = launch_in(&arenas[ordinal], plan, device, buffers);
+    leave(&entered);
+    pthread_mutex_unlock(&turn);
+    return status;
+}
+
+/* The device of the thread's current context; 0 if there is none. */
+static int current_device(void)
+{
+    int handle = 0;
+    lock_process();
+    int status = open_driver();
+    unlock_process();
+    return !status && !driver.cuCtxGetDevice(&handle) ? handle : 0;
+}
+
 PALLASC_API ffi_error *pallasc_xla_host_instantiate(ffi_call *call)
 {
     return instantiate(call, &host);
@@ -537,7 +677,7 @@ PALLASC_API ffi_error *pallasc_xla_host_execute(ffi_call *call)
     if (described(call, &host, &error))
         return error;
     struct instance *self;
-    int device = host_current_device();
+    int device = current_device();
     pallasc_plan *plan;
     if ((error = take(call, &host, device, &self, &plan)))
         return error;

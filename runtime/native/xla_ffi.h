@@ -33,11 +33,13 @@ typedef struct ffi_extension {
     struct ffi_extension *next;
 } ffi_extension;
 
+/* The start of all other structures that may grow. */
+#define FFI_HEAD size_t struct_size; ffi_extension *extensions;
+
 enum { FFI_METADATA = 1 };
 
 typedef struct ffi_version {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     int major, minor;
 } ffi_version;
 
@@ -65,8 +67,7 @@ typedef struct ffi_span {
 } ffi_span;
 
 typedef struct ffi_buffer {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     int dtype;
     void *data;
     int64_t rank;
@@ -75,8 +76,7 @@ typedef struct ffi_buffer {
 
 /* Used for both arguments and results. */
 typedef struct ffi_buffers {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     int64_t size;
     int *types;
     void **values;
@@ -85,8 +85,7 @@ typedef struct ffi_buffers {
 enum { FFI_IS_BUFFER = 1 };
 
 typedef struct ffi_attributes {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     int64_t size;
     int *types;
     ffi_span **names; /* sorted */
@@ -96,8 +95,7 @@ typedef struct ffi_attributes {
 enum { FFI_IS_DICTIONARY = 2, FFI_IS_STRING = 4 };
 
 typedef struct ffi_call {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     const ffi_api *api;
     ffi_context *context;
     int stage;
@@ -120,35 +118,30 @@ enum {
 };
 
 typedef struct ffi_error_args {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     const char *message;
     int code;
 } ffi_error_args;
 
 typedef struct ffi_stream_args {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     ffi_context *context;
     void *stream; /* out */
 } ffi_stream_args;
 
 typedef struct ffi_ordinal_args {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     ffi_context *context;
     int32_t ordinal; /* out */
 } ffi_ordinal_args;
 
 typedef struct ffi_type_info {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     void (*destroy)(void *object);
 } ffi_type_info;
 
 typedef struct ffi_type_args {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     ffi_span name;
     ffi_type_id *id; /* in and out */
     const ffi_type_info *info;
@@ -156,8 +149,7 @@ typedef struct ffi_type_args {
 
 /* For setting and getting. */
 typedef struct ffi_state_args {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     ffi_context *context;
     int stage;
     ffi_type_id *id;
@@ -165,8 +157,7 @@ typedef struct ffi_state_args {
 } ffi_state_args;
 
 struct ffi_api {
-    size_t struct_size;
-    ffi_extension *extensions;
+    FFI_HEAD
     ffi_version version;
     const void *internal;
     ffi_error *(*create_error)(ffi_error_args *);
@@ -178,14 +169,7 @@ struct ffi_api {
     ffi_error *(*context_get)(void *);
     ffi_error *(*set_state)(ffi_state_args *);
     ffi_error *(*get_state)(ffi_state_args *);
-    ffi_error *(*allocate)(void *);
-    ffi_error *(*free)(void *);
-    ffi_error *(*schedule)(void *);
-    ffi_error *(*thread_count)(void *);
-    ffi_error *(*create_future)(void *);
-    ffi_error *(*set_available)(void *);
-    ffi_error *(*set_error)(void *);
-    ffi_error *(*run_id)(void *);
+    void *unused[8];
     ffi_error *(*device_ordinal)(ffi_ordinal_args *);
 };
 

@@ -44,7 +44,7 @@ LIBRARY_SOURCES = (
     *("cubin.c", "cuda_abi.h", "driver.c", "driver.h", "driver_functions.h", "driver_results.h"),
     *("errors.c", "errors.h", "export/kernels.c", "export/kernels.h", "export/pallasc_tensor.h"),
     *("export/tvm_ffi.c", "flat_plan.h", "include/pallasc.h", "launch.c"),
-    *("plan.c", "plan.h", "prepare.c", "prepare.h", "sha256.c", "sha256.h", "text.c", "text.h"),
+    *("plan.c", "plan.h", "prepare.c", "prepare.h", "sha256.c", "sha256.h"),
 )
 """The C library's sources that programs need; the others are for Python and JAX."""
 

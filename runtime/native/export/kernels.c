@@ -118,53 +118,43 @@ static int open_once(struct variant *variant, pallasc_plan **plan)
     return PALLASC_OK;
 }
 
-static int make_ready(struct variant *variant, int device, pallasc_plan **plan)
-{
-    int status = open_once(variant, plan);
-    return status ? status : pallasc_prepare(*plan, device);
-}
-
-/* On first use of a device: select the most similar variant that it can run. */
+/* Selects the most similar variant that a device can run. */
 static int choose_once(struct kernel *kernel, int ordinal, const pallasc_tensor *tensors,
                        size_t count, pallasc_plan **plan)
 {
     struct device *device = NULL;
+    unsigned char is_refused[kernel->count];
     int refused = PALLASC_OK, status = use_device(ordinal, &device);
     if (status)
         return status;
+    memset(is_refused, 0, sizeof is_refused);
     for (;;) {
         struct variant *best = NULL;
         for (struct variant *own = kernel->variants; own < kernel->variants + kernel->count; own++)
-            if (own->tried[ordinal] != REFUSED && takes(own, tensors, count) &&
+            if (!is_refused[own - kernel->variants] && takes(own, tensors, count) &&
                 (!best || is_liker(own, best, device)))
                 best = own;
         if (!best)
-            break;
-        status = make_ready(best, ordinal, plan);
-        if (status != PALLASC_ERROR_DEVICE) {
-            if (!status)
-                best->tried[ordinal] = CHOSEN;
+            return refused ? refused : no_variant(kernel, tensors, count);
+        status = open_once(best, plan);
+        if (!status)
+            status = pallasc_prepare(*plan, ordinal);
+        if (status != PALLASC_ERROR_DEVICE)
             return status;
-        }
-        refused = status;
-        best->tried[ordinal] = REFUSED;
+        refused = status; /* with the message for the last variant */
+        is_refused[best - kernel->variants] = 1;
     }
-    if (refused)
-        return refused; /* with the message for the last variant */
-    for (struct variant *own = kernel->variants; own < kernel->variants + kernel->count; own++)
-        if (takes(own, tensors, count))
-            return make_ready(own, ordinal, plan); /* rejected before: get the message again */
-    return no_variant(kernel, tensors, count);
 }
 
+/* Only a variant that was chosen for a device is prepared there. */
 static int choose(struct kernel *kernel, int device, const pallasc_tensor *tensors, size_t count,
                   pallasc_plan **plan)
 {
-    if (device >= 0 && device < MOST_DEVICES)
-        for (struct variant *own = kernel->variants; own < kernel->variants + kernel->count; own++)
-            if (atomic_load_explicit(&own->tried[device], memory_order_relaxed) == CHOSEN &&
-                takes(own, tensors, count))
-                return make_ready(own, device, plan);
+    for (struct variant *own = kernel->variants; own < kernel->variants + kernel->count; own++) {
+        *plan = atomic_load_explicit(&own->opened, memory_order_acquire);
+        if (*plan && is_prepared(*plan, device) && takes(own, tensors, count))
+            return PALLASC_OK;
+    }
     return choose_once(kernel, device, tensors, count, plan);
 }
 

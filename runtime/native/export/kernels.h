@@ -23,9 +23,6 @@ struct array_type {
     size_t rank;
 };
 
-/* State of a variant on a device. */
-enum { NOT_TRIED, CHOSEN, REFUSED };
-
 struct variant {
     const char *name;
     const unsigned char *plan;
@@ -35,7 +32,6 @@ struct variant {
     size_t array_count;
     int sm, suffix, sm_count; /* of the architecture, "a", "f" or 0; of the model */
     _Atomic(pallasc_plan *) opened;
-    atomic_uchar tried[MOST_DEVICES];
 };
 
 struct kernel {

@@ -327,7 +327,7 @@ def test_every_source_of_the_library_is_for_programs_or_not() -> None:
     """A new source is taken along, or is for Python and JAX alone."""
     patterns = ("*.[ch]", "include/*.h", "export/*.[ch]")
     found = {path.relative_to(FOLDER).as_posix() for p in patterns for path in FOLDER.glob(p)}
-    others = {"host.c", "host.h", "python.c", "xla.c", "xla_ffi.h"}
+    others = {"python.c", "xla.c", "xla_ffi.h"}
     assert found - others == set(LIBRARY_SOURCES)
 
 

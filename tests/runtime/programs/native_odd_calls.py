@@ -195,18 +195,19 @@ class Case:
             self.callback(self.ready), self.callback(lambda device, stream: None),
             self.callback(lambda *order: lambda: None), self.callback(raising(Fault)),
         )  # fmt: skip
-        self.kept_front.add(
-            2, struct.pack("=8q", 2, 32, asks, 2, 4, 64, 64, 1) * 3, ("f32",) * 3, (0, 1), (),
-            self.returns, ((True, 0),), (("result",),),
-            ("workspace",) if self.has_workspace else None, calls,
-        )  # fmt: skip
+        words = struct.pack("=8q", 2, 1, self.has_workspace, self.returns, 1, 0, 1, 2)
+        asks = (asks | 16, asks | 16, asks | 16 | 32 * (self.what == INTO))
+        arrays = b"".join(struct.pack("=8q", 2, 32, own, 2, 4, 64, 64, 1) for own in asks)
+        new = [("result",)] if self.what != INTO else []
+        new += [("workspace",)] if self.has_workspace else []
+        self.kept_front.add(words + arrays, (("f32", (4, 64), (64, 1)),) * 3, tuple(new), calls)
         return made
 
     def ready(self, device):
         """Return the program."""
         addresses = address("plan_launch"), address("driver_context"), address("driver_device")
         numbers = addresses[0], 7, device, CONTEXT, *addresses[1:]
-        return native.program(self, *numbers)
+        return native.program(native, *numbers)
 
     def describe(self, array):
         """Return what Python tells of an array, mostly as it is."""

@@ -121,11 +121,10 @@ def fallback(*arrays, **named):
 
 CALLS = (fallback, None, None, None, None, None, int, None, None)
 into = native.front(1, ("a", "b"), missing, (Array,), CAPSULE, CALLS, 0)
-words = struct.pack("=8q", 2, 32, 7, 2, 4, 64, 64, 1)
-into.__self__.add(
-    *(2, words * 3, ("f32",) * 3, (0, 1), (), 0, ((True, 0),), ((),), None),
-    (ready, lambda device, stream: None, None, None),
-)
+words = struct.pack("=8q", 2, 1, 0, 0, 1, 0, 1, 2)
+words += struct.pack("=8q", 2, 32, 23, 2, 4, 64, 64, 1) * 3
+types = (("f32", (4, 64), (64, 1)),) * 3
+into.__self__.add(words, types, (), (ready, lambda device, stream: None, None, None))
 
 GATE = threading.Barrier(THREADS)
 wrong = []
