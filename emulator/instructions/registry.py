@@ -2,7 +2,6 @@
 
 In a pattern, `[...]` is optional, `(a|b)` is one of several, and `<…>` stands for one of `PARTS`.
 An instruction that matches no pattern is rejected, so that no modifier is ignored.
-`numbers/table.py` uses the same notation for arithmetic.
 """
 
 from __future__ import annotations

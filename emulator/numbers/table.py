@@ -208,11 +208,3 @@ def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> A
     arithmetic = build(mnemonic)
     mnemonic.finish()
     return arithmetic
-
-
-def known_opcodes() -> list[tuple[str, str]]:
-    """Return every supported pattern of mnemonics, with a note on its result.
-
-    In a pattern, `[...]` is optional and `(a|b)` is one of several.
-    """
-    return [*floats.KNOWN, *integers.KNOWN, *conversions.KNOWN]
