@@ -226,7 +226,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 BUILDERS: Mapping[str, Build] = MappingProxyType(
     {
         "activemask": control.activemask,
-        "atom": memory.atom,
+        "atom": memory.atomic,
         "bar": barriers.bar,
         "barrier": barriers.barrier,
         "bra": control.bra,
@@ -248,11 +248,11 @@ BUILDERS: Mapping[str, Build] = MappingProxyType(
         "membar": barriers.fence,
         "mma": matrices.mma,
         "mov": control.mov,
-        "multimem": memory.build,
+        "multimem": memory.multimem,
         "nanosleep": control.nothing,
         "prefetch": control.nothing,
         "prefetchu": control.nothing,
-        "red": memory.red,
+        "red": memory.atomic,
         "redux": control.redux,
         "ret": control.ret,
         "setmaxnreg": control.setmaxnreg,
