@@ -180,7 +180,7 @@ def smaller(a: Any, b: Any) -> Any:
 
 
 # The bool is `.NaN`: NaN operands win. AND of two zeros' bits is the greater zero, OR the lesser.
-_EXTREMES: dict[tuple[str, bool], Function] = {
+EXTREMES: dict[tuple[str, bool], Function] = {
     ("max", False): _with_ordered_zeros(larger, np.bitwise_and),
     ("max", True): _with_ordered_zeros(np.maximum, np.bitwise_and),
     ("min", False): _with_ordered_zeros(smaller, np.bitwise_or),
@@ -192,7 +192,7 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     """Build `min` and `max` of floats, of two operands or three (9.7.3.11, 9.7.3.12, 9.7.4)."""
     name = mnemonic.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
     element = element_of(name)
-    function = _EXTREMES[mnemonic.base, element != F64 and mnemonic.flag("NaN")]
+    function = EXTREMES[mnemonic.base, element != F64 and mnemonic.flag("NaN")]
     ftz = element in (F16, F32) and mnemonic.flag("ftz")
     sources, mnemonic.sources = mnemonic.sources or 2, None
     xorsign = element != F64 and sources == 2 and mnemonic.flag("xorsign")
