@@ -265,7 +265,7 @@ def _tensor_load(
             at = int(addresses[lane])
             found = located(w, lane, at & OFFSET_MASK)
             mask = None if multicast is None else int(multicast(w)[lane])
-            blocks = _destinations(w, at, mask)
+            blocks = destinations(w, at, mask)
             barriers = _signals(w, int(signals[lane]), mask, blocks, in_pairs=in_pairs)
             operation = _load_operation(w, place, lane, found, blocks, barriers)
             w.block.machine.fetches(w.block, found.box.bytes)
@@ -312,7 +312,8 @@ def _rows(w: Warp, box: Box, base: int) -> list[Range]:
     return [(region, starts + offset, box.global_row_bytes) for region, offset in found]
 
 
-def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
+def destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
+    """Return the block of a shared address, or the blocks in a mask."""
     cluster = w.block.cluster
     if mask is None:
         return [cluster.blocks_by_rank(address >> RANK_SHIFT)]
@@ -330,7 +331,7 @@ def _signals(
     """
     blocks = targets
     if mask is None:
-        blocks = _destinations(w, address, None)
+        blocks = destinations(w, address, None)
         if blocks[0].rank >> in_pairs != targets[0].rank >> in_pairs:
             raise Fault(
                 "invalid-operand",
