@@ -25,7 +25,6 @@ from pallasc.checks.execute import (
     Origin,
     Reaching,
     Source,
-    eager,
     find_origin,
     policies,
 )
@@ -334,15 +333,12 @@ class _Check:
         if not found:
             return []
         has_raced = any(race.severity == "error" for race in raced)
+        unwritten = {}
         if not has_raced and any(finding.rule == WRONG_NUMBERS.name for finding, _ in found):
             unwritten = self._unwritten(results, policy, poison)
-            wrong = [each for each in found if each[1].output.path not in unwritten]
-            if len(wrong) < len(found):
-                return [
-                    *unwritten.values(),
-                    *self._explained(wrong, results, policy, poison, raced),
-                ]
-        return self._explained(found, results, policy, poison, raced)
+        wrong = [each for each in found if each[1].output.path not in unwritten]
+        explained = self._explained(wrong, results, policy, poison, raced)
+        return explained if len(wrong) == len(found) else [*unwritten.values(), *explained]
 
     def _explained(
         self,
@@ -386,7 +382,7 @@ class _Check:
         if self.first is not None and not has_raced:
             return DEPENDS_ON_ORDER.name, ""
         try:
-            prompt = self._run(eager(), poison).run(self.inputs)
+            prompt = self._run(Policy(eagerness=1.0, busy=True), poison).run(self.inputs)
             if self._differences(prompt, results):
                 return WRONG_NUMBERS.name, _LATE
         except (Fault, EmulationTimeout):

@@ -296,11 +296,6 @@ def policies(count: int, seed: int) -> list[Policy]:
     return [Policy(seed=seed, busy=True), *others]
 
 
-def eager() -> Policy:
-    """Return the schedule in which every asynchronous operation completes at once."""
-    return Policy(eagerness=1.0, busy=True)
-
-
 class Element(NamedTuple):
     """An element of an output on a device."""
 

@@ -91,17 +91,13 @@ class Program:
 
     def drain(self, warp: Warp) -> None:
         """Complete the pending operations of a warp that has ended."""
-        machine = warp.block.machine
-        bulk = [group.operations for group in warp.bulk_groups]
-        for group in (*warp.wgmma_groups, *warp.copies, *bulk):
-            for operation in group:
-                machine.finish(operation)
-        for groups in (warp.wgmma_groups, warp.copies, warp.bulk_groups):
-            groups.clear()
-        for left in (warp.wgmma_open, warp.copies_open, warp.bulk_open, warp.tensor_loads):
-            for operation in left:
-                machine.finish(operation)
-            left.clear()
+        groups = warp.groups.values()
+        committed = [each for own in groups for _, group in own.committed for each in group]
+        uncommitted = [each for own in groups for each in own.open]
+        for operation in (*committed, *uncommitted, *warp.tensor_loads):
+            warp.block.machine.finish(operation)
+        warp.groups = {}
+        warp.tensor_loads = []
 
 
 def _global(block: Block, module: Hashable, variable: Variable) -> Region:

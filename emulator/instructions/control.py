@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 import numpy as np
 
 from pallasc.emulator.instructions.barriers import named_lanes
@@ -22,8 +19,8 @@ from pallasc.emulator.instructions.builder import (
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED, Fault
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, RegistersWait, Step, Warp
 from pallasc.emulator.numbers.integers import reads_carry, writes_carry
-from pallasc.emulator.numbers.rounding import DTYPES, UFUNCS, Arithmetic
-from pallasc.emulator.numbers.table import find
+from pallasc.emulator.numbers.rounding import DTYPES, Arithmetic
+from pallasc.emulator.numbers.table import find, reduce_values
 from pallasc.emulator.ptx.syntax import Instruction, Label, Operand, Pair, Register, Vector
 
 
@@ -337,33 +334,17 @@ def redux(instruction: Instruction, builder: Builder) -> Step:
     target, source, mask = instruction.operands
     read, write = builder.read(source, dtype), builder.write(target, dtype)
     together = named_lanes("redux.sync", mask, builder)
-    of_floats = _reduction_of_floats(instruction) if kind == "f32" else None
+    nan, absolute = "NaN" in instruction.parts, "abs" in instruction.parts
 
     def run(w: Warp, place: int) -> int:
         if not together(w):
             return BLOCKED
         values = read(w)[w.mask]
-        if of_floats is not None:
-            result = of_floats(values)
-        else:
-            result = UFUNCS[operation].reduce(values, dtype=dtype)
+        result = reduce_values(operation, kind, values[:, None], nan=nan, absolute=absolute)
         write(w, np.full(LANES, result, dtype))
         return place + 1
 
     return run
-
-
-def _reduction_of_floats(instruction: Instruction) -> Callable[[np.ndarray], np.ndarray]:
-    nan = ".NaN" if "NaN" in instruction.parts else ""
-    if (two := find(f"{instruction.parts[2]}{nan}.f32")) is None:
-        raise refusal(instruction)
-    apply = two.apply
-
-    def reduce(values: np.ndarray) -> np.ndarray:
-        lanes = np.split(np.abs(values) if "abs" in instruction.parts else values, len(values))
-        return functools.reduce(apply, lanes, lanes[0])
-
-    return reduce
 
 
 def activemask(instruction: Instruction, builder: Builder) -> Step:

@@ -6,7 +6,6 @@ Prefetches only count the requested bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -39,38 +38,43 @@ from pallasc.emulator.tensors.tensor_maps import Box
 from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Operations that lanes committed together."""
-
-    mask: np.ndarray  # bool[32]
-    operations: tuple[Asynchronous, ...]
-
-
-def commit(w: Warp, place: int) -> int:
-    """`cp.async.bulk.commit_group`: put the operations issued by the active lanes into a group."""
-    mine = tuple(o for o in w.bulk_open if w.mask[o.lane])
-    w.bulk_open = [o for o in w.bulk_open if o not in mine]
-    w.bulk_groups.append(Group(w.mask, mine))
-    return place + 1
-
-
-def wait(instruction: Instruction, *, reads_only: bool) -> Step:
-    """`cp.async.bulk.wait_group`: all groups but the last ones are complete, or have been read."""
-    left = immediate(instruction)
+def commit(kind: str) -> Step:
+    """Put the operations of a kind that the active lanes have issued into a group."""
 
     def run(w: Warp, place: int) -> int:
-        groups: list[Group] = [g for g in w.bulk_groups if (g.mask & w.mask).any()]
-        done = groups[: len(groups) - left] if left else groups
-        for group in done:
-            for operation in group.operations:
-                if reads_only and operation.read is not None:
-                    operation.read()
-                else:
-                    w.block.machine.finish(operation)
-            if not reads_only:
-                w.bulk_groups.remove(group)
-        operations = [operation for group in done for operation in group.operations]
+        groups = w.groups[kind]
+        groups.committed.append((w.mask, [o for o in groups.open if w.mask[o.lane]]))
+        groups.open = [o for o in groups.open if not w.mask[o.lane]]
+        return place + 1
+
+    return run
+
+
+def wait(kind: str, left: int, *, commits: bool = False, reads_only: bool = False) -> Step:
+    """Wait until all groups of the active lanes but the last ones are complete, or have been read.
+
+    Args:
+        kind: "bulk", "cp.async" or "wgmma".
+        left: the number of groups that need not be complete.
+        commits: commit a group first.
+        reads_only: the operations need only have read their sources.
+    """
+    committing = commit(kind)
+
+    def run(w: Warp, place: int) -> int:
+        if commits:
+            committing(w, place)
+        committed = w.groups[kind].committed
+        own = [n for n, (mask, _) in enumerate(committed) if (mask & w.mask).any()]
+        done = own[: max(len(own) - left, 0)]
+        operations: list[Asynchronous] = [each for n in done for each in committed[n][1]]
+        for operation in operations:
+            if reads_only and operation.read is not None:
+                operation.read()
+            else:
+                w.block.machine.finish(operation)
+        if not reads_only:
+            committed[:] = [each for n, each in enumerate(committed) if n not in done]
         w.observer.waited(w, place, operations, reads_only=reads_only)
         return place + 1
 
@@ -97,7 +101,7 @@ def add_to_group(w: Warp, place: int, operation: Asynchronous) -> None:
     w.observer.issued(w, place, operation)
     if w.block.machine.policy.eagerness >= 1:
         w.block.machine.finish(operation)
-    w.bulk_open.append(operation)
+    w.groups["bulk"].open.append(operation)
 
 
 def store_operation(
@@ -137,10 +141,11 @@ _U4 = np.dtype("u4")
 def lane_copies(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
     """`cp.async.{ca,cg}`, `.commit_group`, `.wait_group` and `.wait_all`."""
     if parts[0] == "commit_group":
-        return _commit_lanes
-    if parts[0] in ("wait_group", "wait_all"):
-        everything = parts[0] == "wait_all"
-        return _wait_lanes(0 if everything else immediate(instruction), everything=everything)
+        return commit("cp.async")
+    if parts[0] == "wait_all":
+        return wait("cp.async", 0, commits=True)
+    if parts[0] == "wait_group":
+        return wait("cp.async", immediate(instruction))
     target, source, _, *more = instruction.operands
     size = immediate(instruction, 2)
     to, start = builder.address(target), builder.address(source)
@@ -179,35 +184,15 @@ def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
             for region, offsets, some in targets:
                 store(region, offsets, some, width, words)
 
-        operation = Asynchronous(complete, "cp.async", w.instruction(place), w.actor)
+        lane = int(w.mask.argmax())
+        operation = Asynchronous(complete, "cp.async", w.instruction(place), w.actor, lane)
         if w.observer.records:
             operation.writes = [
                 (region, offsets if some is None else offsets[some], size)
                 for region, offsets, some in targets
             ]
         w.observer.issued(w, place, operation)
-        w.copies_open.append(operation)
-        return place + 1
-
-    return run
-
-
-def _commit_lanes(w: Warp, place: int) -> int:
-    w.copies.append(w.copies_open)
-    w.copies_open = []
-    return place + 1
-
-
-def _wait_lanes(left: int, *, everything: bool) -> Step:
-    def run(w: Warp, place: int) -> int:
-        if everything:
-            _commit_lanes(w, place)
-        done = w.copies[: len(w.copies) - left] if left else list(w.copies)
-        for group in done:
-            for operation in group:
-                w.block.machine.finish(operation)
-        w.copies = w.copies[len(done) :]
-        w.observer.waited(w, place, [operation for group in done for operation in group])
+        w.groups["cp.async"].open.append(operation)
         return place + 1
 
     return run
@@ -280,7 +265,7 @@ def _tensor_load(
             at = int(addresses[lane])
             found = located(w, lane, at & OFFSET_MASK)
             mask = None if multicast is None else int(multicast(w)[lane])
-            blocks = _destinations(w, at, mask)
+            blocks = destinations(w, at, mask)
             barriers = _signals(w, int(signals[lane]), mask, blocks, in_pairs=in_pairs)
             operation = _load_operation(w, place, lane, found, blocks, barriers)
             w.block.machine.fetches(w.block, found.box.bytes)
@@ -327,7 +312,8 @@ def _rows(w: Warp, box: Box, base: int) -> list[Range]:
     return [(region, starts + offset, box.global_row_bytes) for region, offset in found]
 
 
-def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
+def destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
+    """Return the block of a shared address, or the blocks in a mask."""
     cluster = w.block.cluster
     if mask is None:
         return [cluster.blocks_by_rank(address >> RANK_SHIFT)]
@@ -345,7 +331,7 @@ def _signals(
     """
     blocks = targets
     if mask is None:
-        blocks = _destinations(w, address, None)
+        blocks = destinations(w, address, None)
         if blocks[0].rank >> in_pairs != targets[0].rank >> in_pairs:
             raise Fault(
                 "invalid-operand",
@@ -462,9 +448,9 @@ def cp(instruction: Instruction, builder: Builder) -> Step:
         return lane_copies(instruction, builder, rest[1:])
     rest = rest[2:]
     if rest[0] == "commit_group":
-        return commit
+        return commit("bulk")
     if rest[0] == "wait_group":
-        return wait(instruction, reads_only="read" in rest)
+        return wait("bulk", immediate(instruction), reads_only="read" in rest)
     if rest[0] == "prefetch":
         return prefetch(instruction, builder, rest[1:])
     if rest[0] == "tensor":

@@ -25,6 +25,7 @@ from pallasc.emulator.instructions.builder import (
     immediate,
     refusal,
 )
+from pallasc.emulator.instructions.copies import commit, wait
 from pallasc.emulator.instructions.memory import shared_block
 from pallasc.emulator.machine.block import AccessKind, Asynchronous
 from pallasc.emulator.machine.warp import LANES, Step, Warp
@@ -141,33 +142,15 @@ def build(instruction: Instruction, builder: Builder) -> Step:
     """`wgmma.*`."""
     kind = instruction.parts[1]
     if kind == "wait_group":
-        return _wait(immediate(instruction))
-    steps = {"fence": _fence, "commit_group": _commit}
-    return steps[kind] if kind in steps else _multiply(instruction, builder)
+        return wait("wgmma", immediate(instruction))
+    if kind == "commit_group":
+        return commit("wgmma")
+    return _fence if kind == "fence" else _multiply(instruction, builder)
 
 
 def _fence(w: Warp, place: int) -> int:
     w.observer.registers_fenced(w, place)
     return place + 1
-
-
-def _commit(w: Warp, place: int) -> int:
-    w.wgmma_groups.append(w.wgmma_open)
-    w.wgmma_open = []
-    return place + 1
-
-
-def _wait(left: int) -> Step:
-    def run(w: Warp, place: int) -> int:
-        done = w.wgmma_groups[: len(w.wgmma_groups) - left] if left else w.wgmma_groups
-        w.wgmma_groups = w.wgmma_groups[len(done) :]
-        for group in done:
-            for operation in group:
-                w.block.machine.finish(operation)
-        w.observer.waited(w, place, [operation for group in done for operation in group])
-        return place + 1
-
-    return run
 
 
 def _registers(instruction: Instruction, operand: Operand) -> tuple[int, ...]:
@@ -197,7 +180,7 @@ def _multiply(instruction: Instruction, builder: Builder) -> Step:
         operation = Asynchronous(product.finish, "wgmma", w.instruction(place), w.actor)
         product.tell(operation, place)
         product.start()
-        w.wgmma_open.append(operation)
+        w.groups["wgmma"].open.append(operation)
         return place + 1
 
     return run

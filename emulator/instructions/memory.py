@@ -6,8 +6,9 @@ CUDA provides to kernels: `vprintf` and `__assertfail`.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,7 @@ from pallasc.emulator.instructions.builder import (
     refusal,
     storage_of,
 )
-from pallasc.emulator.machine.block import AccessKind, Block
+from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.memory import (
     LOCAL,
     OFFSET_MASK,
@@ -265,19 +266,18 @@ def _ld_wide(instruction: Instruction, space: str, address: Read) -> Step:
 
 def st(instruction: Instruction, builder: Builder) -> Step:
     """`st`, also of vectors; `st.async` is in `barriers`."""
-    space = _space(instruction)
+    space, targets = _space(instruction), _targets(instruction)
     target, source = instruction.operands
     if space == "param":
         space = "local"  # the arguments of a call are kept like local variables
-    kind = storage_of(dtype_of(instruction.parts[-1]))
+    kind, _ = _elements(instruction.parts[-1])
     address = builder.address(target)
     reads = [builder.read(element, kind) for element in builder.elements(source)]
     width, size = kind.itemsize, kind.itemsize * len(reads)
 
     def run(w: Warp, place: int) -> int:
-        addresses = address(w)
         values = [read(w) for read in reads]
-        for region, offsets, mask in places(w, space, addresses, size):
+        for region, offsets, mask in targets(w, space, address(w), size):
             w.observer.accessed(w, place, "write", region, offsets, mask, size)
             store(region, offsets, mask, width, values)
             w.observer.wrote(w)
@@ -288,21 +288,13 @@ def st(instruction: Instruction, builder: Builder) -> Step:
     return run
 
 
-def atom(instruction: Instruction, builder: Builder) -> Step:
-    """`atom`: lanes execute one after the other, in lane order."""
-    return _atomic(instruction, builder, returns=True)
-
-
-def red(instruction: Instruction, builder: Builder) -> Step:
-    """`red`: `atom` without a result; `red.async` is in `barriers`."""
-    return _atomic(instruction, builder, returns=False)
-
-
-def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Step:
-    space = _space(instruction)
+def atomic(instruction: Instruction, builder: Builder) -> Step:
+    """`atom`, and `red` without a result: lanes execute one after the other, in lane order."""
+    space, returns = _space(instruction), instruction.parts[0] == "atom"
+    targets = _targets(instruction)
     *_, operation, type_name = (part for part in instruction.parts if part != "noftz")
     change = find_atomic(operation, type_name)
-    in_global = find_atomic(operation, type_name, flush=True)
+    in_global = find_atomic(operation, type_name, flush=instruction.parts[0] != "multimem")
     operands = instruction.operands[1:] if returns else instruction.operands
     address = builder.address(operands[0])
     kind = change.dtype
@@ -312,12 +304,11 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
     width = words.itemsize
 
     def run(w: Warp, place: int) -> int:
-        addresses = address(w)
         machine = w.block.machine
         values = [read(w) for read in reads]
         result = np.zeros(LANES, kind)
         read = []
-        for region, offsets, mask in places(w, space, addresses, width):
+        for region, offsets, mask in targets(w, space, address(w), width):
             w.observer.accessed(w, place, "atomic", region, offsets, mask, width)
             view = region.views[width].view(kind)
             index = offsets // width
@@ -339,10 +330,30 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
     return run
 
 
-def build(instruction: Instruction, builder: Builder) -> Step:
+def multimem(instruction: Instruction, builder: Builder) -> Step:
     """`multimem.st`, `multimem.red` and `multimem.ld_reduce`."""
-    known = {"st": _st, "red": _red, "ld_reduce": _ld_reduce}
+    known = {"st": st, "red": atomic, "ld_reduce": _ld_reduce}
     return known[instruction.parts[1]](instruction, builder)
+
+
+def _targets(instruction: Instruction) -> Callable[[Warp, str, Addresses, int], Iterator[Access]]:
+    return _on_devices if instruction.parts[0] == "multimem" else places
+
+
+def _on_devices(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Access]:
+    """Yield the accesses at multicast addresses in the memory of each device, in their order."""
+    for own in _members(w, addresses):
+        yield from places(w, space, own, size)
+
+
+def _members(w: Warp, addresses: Addresses) -> Iterator[Addresses]:
+    """Yield the addresses in the memory of each device for multicast addresses."""
+    memory: GlobalMemory = w.block.machine.memory
+    active = lanes(w)
+    for members in zip(*(memory.members(int(addresses[n])) for n in active), strict=True):
+        own = addresses.copy()
+        own[active] = members
+        yield own
 
 
 def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
@@ -350,103 +361,30 @@ def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
     return PACKED[name] if name in PACKED else (storage_of(DTYPES[name]), DTYPES[name])
 
 
-def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
-    region, offset = memory.find(address, size)
-    return region.data[offset:][:size]
-
-
-def _tell(w: Warp, place: int, kind: AccessKind, addresses: np.ndarray, size: int) -> None:
-    """Notify the observer of an access to the memory of each device."""
-    memory: GlobalMemory = w.block.machine.memory
-    reached: dict[int, tuple[Region, np.ndarray, np.ndarray]] = {}
-    for lane in lanes(w):
-        for member in memory.members(int(addresses[lane])):
-            region, offset = memory.find(member, size)
-            none = (region, np.zeros(LANES, np.int64), np.zeros(LANES, np.bool_))
-            _, offsets, mask = reached.setdefault(region.base, none)
-            offsets[lane], mask[lane] = offset, True
-    for region, offsets, mask in reached.values():
-        w.observer.accessed(w, place, kind, region, offsets, mask, size)
-
-
-def _held_by_member(memory: GlobalMemory, address: int, size: int) -> Words:
-    region, offset = memory.find(address, size)
-    index = np.arange(offset, offset + size)
-    return Words(region, region.data, index, region.data[index])
-
-
-def _st(instruction: Instruction, builder: Builder) -> Step:
-    target, source = instruction.operands
-    operands = builder.elements(source)
-    words, _ = _elements(instruction.parts[-1])
-    address = builder.address(target)
-    reads = [builder.read(operand, words) for operand in operands]
-
-    def run(w: Warp, place: int) -> int:
-        memory: GlobalMemory = w.block.machine.memory
-        addresses, values = address(w), np.stack([read(w) for read in reads], axis=1)
-        _tell(w, place, "write", addresses, words.itemsize * len(reads))
-        for lane in lanes(w):
-            data = np.ascontiguousarray(values[lane]).view(np.uint8)
-            for member in memory.members(int(addresses[lane])):
-                _view(memory, member, data.size)[:] = data
-        w.observer.wrote(w)
-        w.block.machine.changed()
-        return place + 1
-
-    return run
-
-
-def _red(instruction: Instruction, builder: Builder) -> Step:
-    change = find_atomic(*instruction.parts[-2:])
-    target, source = instruction.operands
-    address, read = builder.address(target), builder.read(source, change.dtype)
-
-    def run(w: Warp, place: int) -> int:
-        memory: GlobalMemory = w.block.machine.memory
-        addresses, values = address(w), read(w)
-        _tell(w, place, "atomic", addresses, change.dtype.itemsize)
-        for lane in lanes(w):
-            for member in memory.members(int(addresses[lane])):
-                held = _view(memory, member, change.dtype.itemsize).view(change.dtype)
-                held[0] = change.apply(held[0], values[lane])
-        w.block.machine.changed()
-        w.split.place = place + 1
-        return YIELDED
-
-    return run
-
-
 def _ld_reduce(instruction: Instruction, builder: Builder) -> Step:
     wide = "acc::f32" in instruction.parts
     target, source = instruction.operands
-    operands = builder.elements(target)
-    reduce = next(UFUNCS[part] for part in instruction.parts if part in UFUNCS)
+    combine = next(UFUNCS[part] for part in instruction.parts if part in UFUNCS)
     words, elements = _elements(instruction.parts[-1])
-    size = words.itemsize * len(operands)
     address = builder.address(source)
-    writes = [builder.write(operand, words) for operand in operands]
+    writes = [builder.write(operand, words) for operand in builder.elements(target)]
+    width, count = words.itemsize, len(writes)
 
     def run(w: Warp, place: int) -> int:
-        memory: GlobalMemory = w.block.machine.memory
-        addresses = address(w)
-        _tell(w, place, "read", addresses, size)
-        result = np.zeros((LANES, size), np.uint8)
-        read = []
-        for lane in lanes(w):
-            members = memory.members(int(addresses[lane]))
-            read += [_held_by_member(memory, member, size) for member in members]
-            found = [_view(memory, member, size).view(elements) for member in members]
-            total = found[0].astype(np.float32) if wide else found[0]
-            with np.errstate(all="ignore"):
-                for other in found[1:]:
-                    total = reduce(total, other.astype(total.dtype))
-            result[lane] = np.ascontiguousarray(total.astype(elements)).view(np.uint8)
-        values = result.view(words)
-        for number, write in enumerate(writes):
-            write(w, np.ascontiguousarray(values[:, number]))
+        held, found = [], []
+        for own in _members(w, address(w)):
+            loaded = np.zeros((count, LANES), words)
+            for region, offsets, mask in places(w, "global", own, width * count):
+                w.observer.accessed(w, place, "read", region, offsets, mask, width * count)
+                held.append(_held(region, offsets, mask, width, count))
+                loaded |= load(region, offsets, mask, width, count)
+            found.append(loaded.view(elements).astype(np.float32 if wide else elements))
+        with np.errstate(all="ignore"):
+            total = functools.reduce(combine, found)
+        for write, value in zip(writes, total.astype(elements).view(words), strict=True):
+            write(w, value)
         w.split.place = place + 1
-        w.split.waits = MemoryWait(place, read)
+        w.split.waits = MemoryWait(place, held)
         return YIELDED
 
     return run

@@ -2,7 +2,6 @@
 
 In a pattern, `[...]` is optional, `(a|b)` is one of several, and `<…>` stands for one of `PARTS`.
 An instruction that matches no pattern is rejected, so that no modifier is ignored.
-`numbers/table.py` uses the same notation for arithmetic.
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 BUILDERS: Mapping[str, Build] = MappingProxyType(
     {
         "activemask": control.activemask,
-        "atom": memory.atom,
+        "atom": memory.atomic,
         "bar": barriers.bar,
         "barrier": barriers.barrier,
         "bra": control.bra,
@@ -249,11 +248,11 @@ BUILDERS: Mapping[str, Build] = MappingProxyType(
         "membar": barriers.fence,
         "mma": matrices.mma,
         "mov": control.mov,
-        "multimem": memory.build,
+        "multimem": memory.multimem,
         "nanosleep": control.nothing,
         "prefetch": control.nothing,
         "prefetchu": control.nothing,
-        "red": memory.red,
+        "red": memory.atomic,
         "redux": control.redux,
         "ret": control.ret,
         "setmaxnreg": control.setmaxnreg,

@@ -18,9 +18,9 @@ import numpy as np
 
 from pallasc.emulator.instructions.barriers import fence, one_value
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read
-from pallasc.emulator.instructions.copies import put
+from pallasc.emulator.instructions.copies import destinations, put
 from pallasc.emulator.machine.block import Asynchronous, Block, Cells, Range
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import (
     Address,
@@ -239,12 +239,8 @@ def _commit(instruction: Instruction, builder: Builder) -> Step:
 
     def run(w: Warp, place: int) -> int:
         where = one_value(w, address(w), "the address of an mbarrier")
-        cluster = w.block.cluster
-        if mask is None:
-            owners = [cluster.blocks_by_rank(where >> RANK_SHIFT)]
-        else:
-            bits = one_value(w, mask(w), "the mask of blocks")
-            owners = [cluster.blocks_by_rank(r) for r in range(16) if bits >> r & 1]
+        bits = None if mask is None else one_value(w, mask(w), "the mask of blocks")
+        owners = destinations(w, where, bits)
 
         def complete() -> None:
             for owner in owners:

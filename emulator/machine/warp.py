@@ -14,7 +14,7 @@ scheduling, PTX ISA 9.0, 3.1).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import compress
 from operator import is_not
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -400,6 +400,19 @@ class Split:
         self.waits: object = ""  # the cause of the wait, described by str()
 
 
+@dataclass(slots=True)
+class Groups:
+    """Asynchronous operations of one kind.
+
+    Attributes:
+        open: the operations that are in no group yet.
+        committed: the groups that have not been waited for, each with the lanes that committed it.
+    """
+
+    open: list[Any] = field(default_factory=list)
+    committed: list[tuple[npt.NDArray[np.bool_], list[Any]]] = field(default_factory=list)
+
+
 class Warp:
     """One warp of a block; `registers` are arrays over its lanes."""
 
@@ -428,13 +441,8 @@ class Warp:
         self.seen = 0  # the machine's progress when it last reread memory
         self.clock = 0
         self.actor = Actor(block.device, block.index, index)
-        self.bulk_open: list[Any] = []  # uncommitted asynchronous bulk copies
-        self.bulk_groups: list[Any] = []
-        self.copies_open: list[Any] = []  # of cp.async
-        self.copies: list[list[Any]] = []
+        self.groups = {kind: Groups() for kind in ("bulk", "cp.async", "wgmma")}
         self.accumulators: dict[tuple[int, ...], Any] = {}  # of wgmma, by their registers
-        self.wgmma_open: list[Any] = []
-        self.wgmma_groups: list[list[Any]] = []
         self.tensor_loads: list[Any] = []
         self.cluster_phase: int | None = None
         self.register_count: int = block.launch.registers  # of each lane

@@ -37,7 +37,7 @@ from pallasc.emulator.numbers.rounding import (
     Array,
     Mnemonic,
     canonical,
-    directed_f32,
+    directed,
     finished,
     flushed,
     quantize,
@@ -261,9 +261,6 @@ def build_pack(mnemonic: Mnemonic) -> Arithmetic:
     )
 
 
-_NARROW = "(e4m3x2|e5m2x2|e2m3x2|e3m2x2|e2m1x2)"
-
-
 SCALARS = {**INTEGERS, **FLOATS}
 _TO_INTEGER = {"rni": "rn", "rzi": "rz", "rmi": "rm", "rpi": "rp"}
 
@@ -300,12 +297,9 @@ def _integer_to_float(target: Any, mode: str) -> Function:
         if mode == "rn":
             return lambda values: values.astype(np.float64)
         return rounding.over_lanes(rounding.of_integer, mode)
-    if target == F32:
-        if mode == "rn":
-            return lambda values: values.astype(np.float32)
-        return lambda values: directed_f32(_double_of_integer(values), 0.0, mode)
-    form = FORMATS[target]
-    return lambda values: quantize(_double_of_integer(values), form, mode).astype(target)
+    if target == F32 and mode == "rn":
+        return lambda values: values.astype(np.float32)
+    return lambda values: directed(_double_of_integer(values), target, mode)
 
 
 def _float_to_integer(source: Any, target: Any, mode: str) -> Function:
@@ -337,8 +331,6 @@ def _narrowed(source: Any, target: Any, mode: str, *, finite: bool) -> Function:
     # ml_dtypes converts a double to bf16 through f32, which would round twice.
     if mode == "rn" and not finite and (target == F32 or source == F32):
         return lambda values: values.astype(target)
-    if target == F32:
-        return lambda values: directed_f32(values, 0.0, mode)
     form = FORMATS[target]
     return lambda values: quantize(values.astype(np.float64), form, mode, finite=finite).astype(
         target
@@ -436,31 +428,3 @@ def build_tf32(mnemonic: Mnemonic) -> Arithmetic:
         return (rectified(narrow) if relu else canonical(narrow)).view(np.uint32)
 
     return Arithmetic((F32,), (U32,), quiet(apply))
-
-
-_INT = "(u8|u16|u32|u64|s8|s16|s32|s64)"
-_FLOAT = "(f16|bf16|f32|f64)"
-
-
-KNOWN = [
-    (f"cvt[.sat].{_INT}.{_INT}", "wraps, or clamps with .sat"),
-    (f"cvt.(rni|rzi|rmi|rpi)[.ftz][.sat].{_INT}.f32", "clamps; NaN is 0, of 64 bits the highest"),
-    (f"cvt.(rni|rzi|rmi|rpi)[.sat].{_INT}.(f16|bf16|f64)", "clamps; NaN as for f32 and f64"),
-    (f"cvt.(rn|rz|rm|rp)[.sat].{_FLOAT}.{_INT}", "exact rounding"),
-    ("cvt[.(rni|rzi|rmi|rpi)][.ftz][.sat].f32.f32", "exact"),
-    ("cvt[.(rni|rzi|rmi|rpi)].(f16.f16|bf16.bf16|f64.f64)", "exact"),
-    ("cvt[.ftz][.sat].f32.(f16|bf16)", "exact"),
-    ("cvt[.sat].f64.(f16|bf16|f32)", "exact"),
-    ("cvt.(rn|rz|rm|rp)[.ftz][.sat].f32.f64", "exact rounding"),
-    ("cvt.(rn|rz|rm|rp)[.sat].(f16|bf16).(f32|f64)", "exact rounding"),
-    ("cvt.(rn|rz)[.relu][.satfinite].(f16|bf16).f32", "exact rounding"),
-    ("cvt.(rn|rz|rm|rp).(f16.bf16|bf16.f16)", "exact rounding"),
-    ("cvt.(rn|rz|rna)[.relu][.satfinite].tf32.f32", "exact rounding"),
-    ("cvt.(rn|rz)[.relu][.satfinite].(f16x2|bf16x2).f32", "the first source is the upper half"),
-    (f"cvt.rn.satfinite[.relu].{_NARROW}.(f32|f16x2|bf16x2)", "NaN of f6 and f4 is the largest"),
-    (f"cvt.rn[.relu].(f16x2|bf16x2).{_NARROW}", "exact"),
-    ("cvt.(rz|rp)[.satfinite].ue8m0x2.(f32|bf16x2)", "the sign is ignored"),
-    ("cvt.rn.bf16x2.ue8m0x2", "exact"),
-    ("cvt.pack.sat.(u16|s16).s32", "clamps"),
-    ("cvt.pack.sat.(u2|s2|u4|s4|u8|s8).s32.b32", "clamps"),
-]

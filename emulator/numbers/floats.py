@@ -2,7 +2,7 @@
 
 `add`, `sub`, `mul`, `fma`, `div.rn`, `sqrt.rn` and `rcp.rn` return the IEEE 754 result. Approximate
 instructions return the double-precision result, rounded to the nearest number: it differs from the
-hardware's by less than the error that the manual allows, which is listed in `KNOWN`.
+hardware's by less than the error that the manual allows.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def smaller(a: Any, b: Any) -> Any:
 
 
 # The bool is `.NaN`: NaN operands win. AND of two zeros' bits is the greater zero, OR the lesser.
-_EXTREMES: dict[tuple[str, bool], Function] = {
+EXTREMES: dict[tuple[str, bool], Function] = {
     ("max", False): _with_ordered_zeros(larger, np.bitwise_and),
     ("max", True): _with_ordered_zeros(np.maximum, np.bitwise_and),
     ("min", False): _with_ordered_zeros(smaller, np.bitwise_or),
@@ -192,7 +192,7 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     """Build `min` and `max` of floats, of two operands or three (9.7.3.11, 9.7.3.12, 9.7.4)."""
     name = mnemonic.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
     element = element_of(name)
-    function = _EXTREMES[mnemonic.base, element != F64 and mnemonic.flag("NaN")]
+    function = EXTREMES[mnemonic.base, element != F64 and mnemonic.flag("NaN")]
     ftz = element in (F16, F32) and mnemonic.flag("ftz")
     sources, mnemonic.sources = mnemonic.sources or 2, None
     xorsign = element != F64 and sources == 2 and mnemonic.flag("xorsign")
@@ -262,9 +262,6 @@ def build_class(mnemonic: Mnemonic) -> Arithmetic:
     dtype = FLOATS[mnemonic.type("f32", "f64")]
     function = _CLASSES[mnemonic.choice(*_CLASSES)]
     return Arithmetic((dtype,), (PREDICATE,), quiet(function))
-
-
-_MODES = "(rn|rz|rm|rp)"
 
 
 _ONE = np.array(1, np.float64)
@@ -519,12 +516,6 @@ def build_slct(mnemonic: Mnemonic) -> Arithmetic:
     return Arithmetic((dtype, dtype, selector), (dtype,), apply)
 
 
-_ALL = "(b16|b32|b64|u16|u32|u64|s16|s32|s64|f32|f64)"
-_JOIN = "[.(and|or|xor)]"
-_TARGETS = "(u32|s32|f32|f16|bf16)"
-_FLOAT = "(eq|ne|lt|le|gt|ge|equ|neu|ltu|leu|gtu|geu|num|nan)"
-
-
 BUILDERS = {
     "fma": build_sum,
     "copysign": build_copysign,
@@ -535,62 +526,3 @@ BUILDERS = {
     "selp": build_selp,
     "slct": build_slct,
 }
-KNOWN = [
-    (f"(add|sub|mul)[.{_MODES}][.ftz][.sat].f32", "exact rounding; subnormal numbers kept"),
-    (f"(add|sub|mul)[.{_MODES}][.ftz].f32x2", "exact rounding of both halves"),
-    (f"(add|sub|mul)[.{_MODES}].f64", "exact rounding; the payload of NaN is the host's"),
-    ("(add|sub|mul)[.rn][.ftz][.sat].(f16|f16x2)", "exact rounding"),
-    ("(add|sub|mul)[.rn].(bf16|bf16x2)", "exact rounding"),
-    (f"(add|sub)[.{_MODES}][.sat].f32.(f16|bf16)", "exact rounding"),
-    (f"(fma|mad).{_MODES}[.ftz][.sat].f32", "rounded once"),
-    (f"fma.{_MODES}[.ftz].f32x2", "rounded once"),
-    (f"(fma|mad).{_MODES}.f64", "rounded once"),
-    ("fma.rn[.ftz][.(sat|relu)].(f16|f16x2)", "rounded once"),
-    (f"fma.{_MODES}[.relu].(bf16|bf16x2)", "rounded once"),
-    (f"fma.{_MODES}[.sat].f32.(f16|bf16)", "rounded once"),
-    (f"div.{_MODES}[.ftz].f32", "exact rounding"),
-    ("div.full[.ftz].f32", "the nearest number; the manual allows 2 ulp"),
-    ("div.approx[.ftz].f32", "the nearest number, 0 for divisors above 2**126; 2 ulp allowed"),
-    (f"div.{_MODES}.f64", "exact rounding"),
-    (f"(sqrt|rcp).{_MODES}[.ftz].f32", "exact rounding"),
-    (f"(sqrt|rcp).{_MODES}.f64", "exact rounding"),
-    ("(min|max)[.ftz][.NaN][.xorsign.abs].(f32|f16|f16x2)", "+0 is greater than -0"),
-    ("(min|max)[.NaN][.xorsign.abs].(bf16|bf16x2)", "+0 is greater than -0"),
-    ("(min|max).f64", "+0 is greater than -0"),
-    ("(abs|neg)[.ftz].(f32|f16|f16x2)", "the sign bit alone"),
-    ("(abs|neg).(bf16|bf16x2|f64)", "the sign bit alone"),
-    ("copysign.(f32|f64)", "sign of the first operand, value of the second"),
-    ("testp.(finite|infinite|number|notanumber|normal|subnormal).(f32|f64)", "zero is normal"),
-    ("(sin|cos).approx[.ftz].f32", "the nearest number; absolute error 2**-20.5 allowed"),
-    ("ex2.approx[.ftz].f32", "the nearest number; 2 ulp allowed"),
-    ("ex2.approx.(f16|f16x2)", "the nearest number; relative error 2**-9.9 allowed"),
-    ("ex2.approx.ftz.(bf16|bf16x2)", "the nearest number; relative error 2**-7 allowed"),
-    ("lg2.approx[.ftz].f32", "the nearest number; absolute error 2**-22 allowed near 1"),
-    ("tanh.approx.f32", "the nearest number; relative error 2**-11 allowed"),
-    ("tanh.approx.(f16|f16x2)", "the nearest number; absolute error 2**-10.987 allowed"),
-    ("tanh.approx.(bf16|bf16x2)", "the nearest number; absolute error 2**-8 allowed"),
-    ("rsqrt.approx[.ftz].f32", "the nearest number; relative error 2**-22.9 allowed"),
-    ("rcp.approx[.ftz].f32", "the nearest number; 1 ulp allowed"),
-    ("sqrt.approx[.ftz].f32", "the nearest number; relative error 2**-23 allowed"),
-    ("rsqrt.approx.f64", "within 2 ulp"),
-    ("(rcp|rsqrt).approx.ftz.f64", "upper 32 bits of the nearest number; 20 bits are promised"),
-    (f"setp.(eq|ne){_JOIN}.(b16|b32|b64)", "one destination, or `p|q`"),
-    (f"setp.(eq|ne|lt|le|gt|ge){_JOIN}.(u16|u32|u64|s16|s32|s64)", "one destination, or `p|q`"),
-    (f"setp.(lo|ls|hi|hs){_JOIN}.(u16|u32|u64)", "one destination, or `p|q`"),
-    (f"setp.{_FLOAT}{_JOIN}[.ftz].(f16|f32)", "one destination, or `p|q`"),
-    (f"setp.{_FLOAT}{_JOIN}.(bf16|f64)", "one destination, or `p|q`"),
-    (f"setp.{_FLOAT}{_JOIN}[.ftz].f16x2", "`p|q` for the lower and upper half"),
-    (f"setp.{_FLOAT}{_JOIN}.bf16x2", "`p|q` for the lower and upper half"),
-    (f"set.(eq|ne){_JOIN}.{_TARGETS}.(b16|b32|b64)", "1.0 or all bits"),
-    (f"set.(eq|ne|lt|le|gt|ge){_JOIN}.{_TARGETS}.(u16|u32|u64|s16|s32|s64)", "1.0 or all bits"),
-    (f"set.(lo|ls|hi|hs){_JOIN}.{_TARGETS}.(u16|u32|u64)", "1.0 or all bits"),
-    (f"set.{_FLOAT}{_JOIN}[.ftz].{_TARGETS}.f32", "1.0 or all bits"),
-    (f"set.{_FLOAT}{_JOIN}.{_TARGETS}.f64", "1.0 or all bits"),
-    (f"set.{_FLOAT}{_JOIN}[.ftz].(f16|u16|s16|u32|s32).f16", "1.0 or all bits"),
-    (f"set.{_FLOAT}{_JOIN}.(bf16|u16|s16|u32|s32).bf16", "1.0 or all bits"),
-    (f"set.{_FLOAT}{_JOIN}[.ftz].(f16x2|u32|s32).f16x2", "1.0 or all bits in each half"),
-    (f"set.{_FLOAT}{_JOIN}.(bf16x2|u32|s32).bf16x2", "1.0 or all bits in each half"),
-    (f"selp.{_ALL}", "exact"),
-    (f"slct.{_ALL}.s32", "exact"),
-    (f"slct[.ftz].{_ALL}.f32", "NaN counts as negative"),
-]

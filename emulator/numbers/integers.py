@@ -68,6 +68,7 @@ def build_sum(mnemonic: Mnemonic) -> Arithmetic:
     return _instruction(function, name, 2)
 
 
+_ALL = np.array(0xFFFFFFFF, np.uint32)
 _LOW_HALF = np.array(0xFFFFFFFF, np.uint64)
 _WORD = np.array(32, np.uint64)
 
@@ -105,16 +106,11 @@ def _then_add(product: Function) -> Function:
     return lambda a, b, c: product(a, b) + c
 
 
-def _low_product(_: Any) -> Function:
-    return np.multiply
-
-
-_PRODUCTS = {"lo": _low_product, "hi": _high_product, "wide": _wide_product}
-
-
-def low_or_high_product(dtype: Any, part: str) -> Function:
-    """Return the function that multiplies two integers and keeps the `lo` or the `hi` half."""
-    return _PRODUCTS[part](dtype)
+def _product(dtype: Any, part: str) -> Function:
+    """Return the function that multiplies two integers and keeps the `lo` or `hi` half, or all."""
+    if part == "lo":
+        return np.multiply
+    return _high_product(dtype) if part == "hi" else _wide_product(dtype)
 
 
 def build_product(mnemonic: Mnemonic) -> Arithmetic:
@@ -125,7 +121,7 @@ def build_product(mnemonic: Mnemonic) -> Arithmetic:
     part = mnemonic.choice(*parts)
     adds = mnemonic.base == "mad"
     sat = adds and part == "hi" and name == "s32" and mnemonic.flag("sat")
-    function = _PRODUCTS[part](dtype)
+    function = _product(dtype, part)
     result = _DOUBLE[dtype.itemsize][dtype.kind] if part == "wide" else dtype
     if not adds:
         return Arithmetic((dtype, dtype), (result,), function)
@@ -143,9 +139,14 @@ def _low_24(values: Array) -> Array:
 
 
 def _product_24(dtype: Any, part: str) -> Function:
-    wide = _wide_product(dtype)
-    count = np.array(16 if part == "hi" else 0, _DOUBLE[4][dtype.kind])
-    return lambda a, b: (wide(_low_24(a), _low_24(b)) >> count).astype(dtype)
+    wide = _DOUBLE[4][dtype.kind]
+    count = np.array(16 if part == "hi" else 0, wide)
+
+    def apply(a: Array, b: Array) -> Array:
+        product = _low_24(a.astype(dtype)).astype(wide) * _low_24(b.astype(dtype)).astype(wide)
+        return (product >> count).astype(dtype)
+
+    return apply
 
 
 def build_product_24(mnemonic: Mnemonic) -> Arithmetic:
@@ -156,14 +157,9 @@ def build_product_24(mnemonic: Mnemonic) -> Arithmetic:
     dtype = INTEGERS[name]
     function = _product_24(dtype, part)
     if mnemonic.base == "mul24":
-        return Arithmetic((dtype, dtype), (dtype,), function)
-    if sat:
-        return Arithmetic(
-            (dtype,) * 3,
-            (dtype,),
-            _saturating(lambda a, b, c: function(a.astype(dtype), b.astype(dtype)) + c),
-        )
-    return Arithmetic((dtype,) * 3, (dtype,), _then_add(function))
+        return _instruction(function, name, 2)
+    function = _then_add(function)
+    return _instruction(_saturating(function) if sat else function, name, 3)
 
 
 def _distance(a: Array, b: Array, c: Array) -> Array:
@@ -210,11 +206,7 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     relu = name in ("s32", "s16x2") and mnemonic.flag("relu")
     if not relu:
         return _instruction(function, name, 2)
-    return _instruction(
-        lambda a, b: np.maximum(function(a, b), a.dtype.type(0)),
-        name,
-        2,
-    )
+    return _instruction(lambda a, b: np.maximum(function(a, b), a.dtype.type(0)), name, 2)
 
 
 _BYTES: dict[str, np.dtype[Any]] = {"u32": np.dtype(np.uint8), "s32": np.dtype(np.int8)}
@@ -243,9 +235,6 @@ def build_dot(mnemonic: Mnemonic) -> Arithmetic:
         return _dot(a, a_type, b, b_type, c, columns)
 
     return Arithmetic((U32, U32, total), (total,), apply)
-
-
-_TYPES = "(u16|u32|u64|s16|s32|s64)"
 
 
 READERS = ("addc", "subc", "madc")
@@ -281,7 +270,7 @@ def build_carry(mnemonic: Mnemonic) -> Arithmetic:
     multiplies = mnemonic.base.startswith("mad")
     part = mnemonic.choice("lo", "hi") if multiplies else ""
     combine = _difference if mnemonic.base.startswith("sub") else _sum
-    product = low_or_high_product(dtype, part) if multiplies else None
+    product = _product(dtype, part) if multiplies else None
 
     def apply(*operands: Array) -> Any:
         *values, last = operands
@@ -313,40 +302,27 @@ def build_cnot(mnemonic: Mnemonic) -> Arithmetic:
     return Arithmetic((dtype,), (dtype,), lambda a: (a == 0).astype(dtype))
 
 
-def _of_pair(table: int) -> Function:
-    """Return the function of b and c with a 4-bit truth table, indexed by 2b + c."""
-    functions: list[Function] = [
-        lambda b, c: np.zeros_like(b),
-        lambda b, c: ~(b | c),
-        lambda b, c: ~b & c,
-        lambda b, c: ~b,
-        lambda b, c: b & ~c,
-        lambda b, c: ~c,
-        lambda b, c: b ^ c,
-        lambda b, c: ~(b & c),
-        lambda b, c: b & c,
-        lambda b, c: ~(b ^ c),
-        lambda b, c: c.copy(),
-        lambda b, c: ~b | c,
-        lambda b, c: b.copy(),
-        lambda b, c: b | ~c,
-        lambda b, c: b | c,
-        lambda b, c: ~np.zeros_like(b),
-    ]
-    return functions[table]
-
-
 @functools.lru_cache(maxsize=256)
-def _of_three(table: int) -> Function:
-    """Return the function of a, b and c with an 8-bit truth table, indexed by 4a + 2b + c."""
-    without_a, with_a = _of_pair(table & 15), _of_pair(table >> 4)
-    if table & 15 == table >> 4:
-        return lambda a, b, c: without_a(b, c)
-    return lambda a, b, c: (a & with_a(b, c)) | (~a & without_a(b, c))
+def _products(table: int) -> tuple[tuple[int, ...], ...]:
+    """Return the sets of operands whose ANDs, XORed, are the function with a truth table.
+
+    The table has 8 bits, indexed by 4a + 2b + c (algebraic normal form; the empty AND is 1).
+    """
+    for bit, lower in ((1, 0x55), (2, 0x33), (4, 0x0F)):
+        table ^= (table & lower) << bit
+    found = (n for n in range(8) if table >> n & 1)
+    return tuple(tuple(m for m in range(3) if n & 4 >> m) for n in found)
 
 
 def _looked_up(a: Array, b: Array, c: Array, table: Array) -> Array:
-    return _of_three(int(table.flat[0]) & 255)(a, b, c)
+    operands = (a, b, c)
+    result = np.zeros_like(a)
+    for product in _products(int(table.flat[0]) & 255):
+        term = _ALL
+        for number in product:
+            term = operands[number] if term is _ALL else term & operands[number]
+        result ^= term
+    return result
 
 
 def build_lop3(mnemonic: Mnemonic) -> Arithmetic:
@@ -529,9 +505,6 @@ def build_fns(mnemonic: Mnemonic) -> Arithmetic:
     return Arithmetic((U32, U32, S32), (U32,), lambda m, b, o: _find_nth(m, b & _31, o))
 
 
-_ALL = np.array(0xFFFFFFFF, np.uint32)
-
-
 def build_szext(mnemonic: Mnemonic) -> Arithmetic:
     """Build `szext`: the lower bits of a, zero- or sign-extended (9.7.1.21)."""
     dtype = mnemonic.dtype("u32", "s32")
@@ -651,38 +624,3 @@ BUILDERS = {
     "bmsk": build_bmsk,
     "prmt": build_prmt,
 }
-KNOWN = [
-    (f"(add|sub).{_TYPES}", "wraps"),
-    ("add.(u16x2|s16x2)", "wraps"),
-    ("(add|sub).sat.s32", "clamps"),
-    (f"(mul|mad).(lo|hi).{_TYPES}", "wraps"),
-    ("(mul|mad).wide.(u16|u32|s16|s32)", "the whole product"),
-    ("mad.hi.sat.s32", "clamps"),
-    ("(mul24|mad24).(lo|hi).(u32|s32)", "of the lower 24 bits"),
-    ("mad24.hi.sat.s32", "clamps"),
-    (f"(div|rem).{_TYPES}", "unspecified for a zero divisor; all bits set here"),
-    (f"(sad|min|max).{_TYPES}", "exact"),
-    ("(min|max).(u16x2|s16x2)", "exact"),
-    ("(min|max).relu.(s32|s16x2)", "clamps at zero"),
-    ("(abs|neg).(s16|s32|s64)", "the smallest number stays"),
-    ("dp4a.(u32|s32).(u32|s32)", "wraps"),
-    ("dp2a.(lo|hi).(u32|s32).(u32|s32)", "wraps"),
-    ("(add|sub).cc.(u32|s32|u64|s64)", "carry out"),
-    ("(addc|subc)[.cc].(u32|s32|u64|s64)", "carry in, and out with .cc"),
-    ("mad.(lo|hi).cc.(u32|s32|u64|s64)", "carry out"),
-    ("madc.(lo|hi)[.cc].(u32|s32|u64|s64)", "carry in, and out with .cc"),
-    ("(and|or|xor|not).(pred|b16|b32|b64)", "exact"),
-    ("cnot.(b16|b32|b64)", "exact"),
-    ("lop3.b32", "any table"),
-    ("lop3.(or|and).b32", "with a second destination"),
-    ("shl.(b16|b32|b64)", "counts are clamped"),
-    ("shr.(b16|b32|b64|u16|u32|u64|s16|s32|s64)", "counts are clamped"),
-    ("shf.(l|r).(clamp|wrap).b32", "exact"),
-    ("(popc|clz|brev|bfi).(b32|b64)", "exact"),
-    ("bfind[.shiftamt].(u32|u64|s32|s64)", "all bits set where no bit is found"),
-    ("bfe.(u32|u64|s32|s64)", "exact"),
-    ("fns.b32", "all bits set where no bit is found"),
-    ("szext.(clamp|wrap).(u32|s32)", "exact"),
-    ("bmsk.(clamp|wrap).b32", "exact"),
-    ("prmt.b32[.(f4e|b4e|rc8|ecl|ecr|rc16)]", "exact"),
-]

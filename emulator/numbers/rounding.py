@@ -372,32 +372,6 @@ def _beyond(values: Array, form: Format, mode: str, *, finite: bool) -> Array:
     return endless if stays is None else np.where(stays, largest, endless)
 
 
-_TOWARDS = {
-    "rz": np.array(0, np.float32),
-    "rm": np.array(-np.inf, np.float32),
-    "rp": np.array(np.inf, np.float32),
-}
-
-
-def directed_f32(values: Array, error: Array | float, mode: str) -> Array:
-    """Round doubles to f32 downwards, upwards or towards zero, given their rounding errors.
-
-    Args:
-        values: the nearest doubles.
-        error: exact value minus `values`; its sign decides if `values` is already an f32.
-        mode: `rm`, `rp` or `rz`.
-    """
-    result: Array = values.astype(np.float32)
-    rest = (values - result.astype(np.float64)) + error
-    if mode == "rz":
-        wrong = np.where(np.signbit(values), rest > 0, rest < 0)
-    else:
-        wrong = rest < 0 if mode == "rm" else rest > 0
-    if 1 in wrong.tobytes():
-        np.nextafter(result, _TOWARDS[mode], out=result, where=wrong)
-    return result
-
-
 def nearest(value: Fraction) -> float:
     """Return the nearest double, ties to even; infinity if the value is too large."""
     try:
@@ -431,16 +405,6 @@ def _zero_of_sum(addends: list[float], mode: str) -> float:
     return -0.0 if mode == "rm" else 0.0
 
 
-def exact_sum(a: float, b: float, mode: str) -> float:
-    """Return a + b."""
-    if not (math.isfinite(a) and math.isfinite(b)):
-        return a + b
-    total = Fraction(a) + Fraction(b)
-    if total == 0:
-        return _zero_of_sum([a, b], mode)
-    return rounded(total, mode)
-
-
 def exact_product(a: float, b: float, mode: str) -> float:
     """Return a x b."""
     product = float(np.multiply(a, b))
@@ -460,6 +424,10 @@ def exact_fused(a: float, b: float, c: float, mode: str) -> float:
         sign = math.copysign(1.0, a) * math.copysign(1.0, b)
         return _zero_of_sum([math.copysign(0.0, sign), c], mode)
     return rounded(total, mode)
+
+
+def _exact_sum(a: float, b: float, mode: str) -> float:
+    return exact_fused(a, 1.0, b, mode)
 
 
 def exact_quotient(a: float, b: float, mode: str) -> float:
@@ -507,34 +475,31 @@ _HALF_UNIT = np.array(0x10000000, np.uint64)
 _BELOW_F32 = np.array(0x1FFFFFFF, np.uint64)
 
 
-def _negative_zero_downwards(total: Array, a: Array, b: Array, mode: str) -> None:
-    """Set the sign of sums that are exactly zero: -0 when rounding down, unless both are +0."""
-    if mode != "rm":
-        return
-    zero = total == 0
-    if 1 in zero.tobytes():
-        zero &= np.signbit(a) | np.signbit(b)
-        np.copyto(total, np.float64(-0.0), where=zero)
-
-
-def _sum_f32(a: Array, b: Array, mode: str) -> Array:
-    """Round the sum of two exact doubles to f32 in a directed mode."""
-    total = np.add(a, b)
-    error = error_of_sum(a, b, total)
-    _negative_zero_downwards(total, a, b, mode)
-    return directed_f32(total, error, mode)
-
-
 def _double(values: Array) -> Array:
     return values.astype(np.float64)
+
+
+def directed(values: Array, dtype: Any, mode: str) -> Array:
+    """Round doubles, exact or rounded to odd, to a type in any mode."""
+    return quantize(values, FORMATS[dtype], mode).astype(dtype)
+
+
+def _rounded_sum(a: Array, b: Array, dtype: Any, mode: str) -> Array:
+    """Round the sum of two exact doubles once; -0 when rounding 0 down, unless both are +0."""
+    total = np.add(a, b)
+    odd = to_odd(total, error_of_sum(a, b, total))
+    if mode == "rm":
+        zero = (odd == 0) & (np.signbit(a) | np.signbit(b))
+        odd = np.where(zero, -0.0, odd)
+    return directed(odd, dtype, mode)
 
 
 def add(dtype: Any, mode: str) -> Function:
     """Return the addition of two numbers of this type, rounded in this mode."""
     if dtype == F64:
-        return np.add if mode == "rn" else over_lanes(exact_sum, mode)
+        return np.add if mode == "rn" else over_lanes(_exact_sum, mode)
     if mode != "rn":
-        return lambda a, b: _sum_f32(_double(a), _double(b), mode)
+        return lambda a, b: _rounded_sum(_double(a), _double(b), dtype, mode)
     # f16 and bf16 are added in f32, whose 24 bits are more than twice theirs, so that rounding
     # twice gives the same result as rounding once (Figueroa, 1995).
     return np.add
@@ -545,7 +510,7 @@ def multiply(dtype: Any, mode: str) -> Function:
     if dtype == F64:
         return np.multiply if mode == "rn" else over_lanes(exact_product, mode)
     if mode != "rn":
-        return lambda a, b: directed_f32(_double(a) * _double(b), 0.0, mode)
+        return lambda a, b: directed(_double(a) * _double(b), dtype, mode)
     # The product of two f16 is exact in f32; so is the product of two bf16, unless it is zero in
     # bf16.
     return np.multiply
@@ -565,60 +530,6 @@ def _fused_f32(a: Array, b: Array, c: Array) -> Array:
     if 1 in half_way.tobytes() or (1 in small.tobytes() and bool((total != 0)[small].any())):
         total = to_odd(total, error_of_sum(product, addend, total))
     return total.astype(np.float32)
-
-
-def _fused_directed(mode: str) -> Function:
-    return lambda a, b, c: _sum_f32(_double(a) * _double(b), _double(c), mode)
-
-
-# Masks and values of an f32's last bits that are halfway between two 16-bit numbers.
-_LAST_BITS = {
-    F16: (np.array(0x1FFF, np.uint32), np.array(0x1000, np.uint32)),
-    BF16: (np.array(0xFFFF, np.uint32), np.array(0x8000, np.uint32)),
-}
-_SMALLEST_F16 = np.array(2.0**-14, np.float32)
-_LAST_OF_F32 = np.array(1, np.uint32)
-_INFINITY = np.array(np.inf, np.float32)
-
-
-def _fused_half_directed(dtype: Any, mode: str) -> Function:
-    def apply(a: Array, b: Array, c: Array) -> Array:
-        product, addend = _double(a) * _double(b), _double(c)
-        total = product + addend
-        odd = to_odd(total, error_of_sum(product, addend, total))
-        _negative_zero_downwards(odd, product, addend, mode)
-        return quantize(odd, FORMATS[dtype], mode).astype(dtype)
-
-    return apply
-
-
-def _fused_half(dtype: Any, mode: str) -> Function:
-    """Return f16 or bf16 a x b + c rounded once.
-
-    Rounding is monotonic, so rounding to a double, to f32 and to 16 bits can be wrong only if the
-    f32 is halfway between two 16-bit numbers, which its last bits show. Such an f32 is rounded to
-    odd. Subnormal numbers have fewer bits in f16, and the same last bits in bf16.
-    """
-    if mode != "rn":
-        return _fused_half_directed(dtype, mode)
-    last, half = _LAST_BITS[dtype]
-
-    def apply(a: Array, b: Array, c: Array) -> Array:
-        product, addend = _double(a) * _double(b), _double(c)
-        total = product + addend
-        single = total.astype(np.float32)
-        strange = (single.view(np.uint32) & last) == half
-        if dtype == F16:
-            strange |= np.abs(single) < _SMALLEST_F16
-        if 1 in strange.tobytes():
-            rest = (total - _double(single)) + error_of_sum(product, addend, total)
-            even = (rest != 0) & ((single.view(np.uint32) & _LAST_OF_F32) == 0)
-            if 1 in even.tobytes():
-                towards = np.copysign(_INFINITY, rest.astype(np.float32))
-                np.nextafter(single, towards, out=single, where=even)
-        return single.astype(dtype)
-
-    return apply
 
 
 _SPLIT = 134217729.0  # 2**27 + 1
@@ -661,9 +572,9 @@ def fused(dtype: Any, mode: str) -> Function:
     """Return the fused multiply-add a x b + c, rounded once."""
     if dtype == F64:
         return _fused_f64 if mode == "rn" else over_lanes(exact_fused, mode)
-    if dtype == F32:
-        return _fused_f32 if mode == "rn" else _fused_directed(mode)
-    return _fused_half(dtype, mode)
+    if dtype == F32 and mode == "rn":
+        return _fused_f32
+    return lambda a, b, c: _rounded_sum(_double(a) * _double(b), _double(c), dtype, mode)
 
 
 def subtract(dtype: Any, mode: str) -> Function:
@@ -680,7 +591,7 @@ def divide(dtype: Any, mode: str) -> Function:
         return np.divide
     if dtype == F64:
         return over_lanes(exact_quotient, mode)
-    return lambda a, b: directed_f32(_double(a) / _double(b), 0.0, mode)
+    return lambda a, b: directed(_double(a) / _double(b), dtype, mode)
 
 
 def root(dtype: Any, mode: str) -> Function:
@@ -689,7 +600,7 @@ def root(dtype: Any, mode: str) -> Function:
         return np.sqrt
     if dtype == F64:
         return over_lanes(exact_root, mode)
-    return lambda a: directed_f32(np.sqrt(_double(a)), 0.0, mode)
+    return lambda a: directed(np.sqrt(_double(a)), dtype, mode)
 
 
 def reciprocal(dtype: Any, mode: str) -> Function:

@@ -21,6 +21,7 @@ from pallasc.emulator.numbers.rounding import (
     Arithmetic,
     Array,
     Mnemonic,
+    canonical,
 )
 
 _LEAST = np.finfo(np.float32).smallest_normal
@@ -84,7 +85,7 @@ def combined(operation: str, old: Any, *operands: Any, flush: bool = True) -> An
         if operation == "add" and old.dtype == np.float32 and flush:
             return flushed_sum(old, new)
         if is_float and operation in ("min", "max"):
-            return lesser(old, new) if operation == "min" else greater(old, new)
+            return floats.EXTREMES[operation, False](old, new)
         return UFUNCS[operation](old, new)
 
 
@@ -100,16 +101,22 @@ def _flushed_f32(values: Any) -> Any:
     return np.where(small, np.copysign(np.float32(0), values), values)
 
 
-def lesser(old: Any, new: Any) -> Any:
-    """Return the smaller number; -0.0 is smaller than +0.0, and NaN operands are ignored."""
-    equal = np.where(np.signbit(old), old, new)
-    return np.where(old == new, equal, floats.smaller(old, new))
+def reduce_values(operation: str, kind: str, values: Array, *, nan: bool, absolute: bool) -> Array:
+    """Return the minimum, maximum and so on along the first axis, as of `redux.sync` (9.7.13.12).
 
-
-def greater(old: Any, new: Any) -> Any:
-    """Return the larger number; +0.0 is larger than -0.0, and NaN operands are ignored."""
-    equal = np.where(np.signbit(old), new, old)
-    return np.where(old == new, equal, floats.larger(old, new))
+    Args:
+        operation: `add`, `min`, `max`, `and`, `or` or `xor`.
+        kind: the type, f32 or an integer.
+        values: of this type.
+        nan: a result is NaN if any value is; else only if all are.
+        absolute: reduce the magnitudes.
+    """
+    if kind != "f32":
+        result: Array = UFUNCS[operation].reduce(values, axis=0, dtype=values.dtype)
+        return result
+    with np.errstate(all="ignore"):
+        rows = np.abs(values) if absolute else values
+        return canonical(functools.reduce(floats.EXTREMES[operation, nan], rows, rows[0]))
 
 
 Builder = Callable[[Mnemonic], Arithmetic]
@@ -208,11 +215,3 @@ def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> A
     arithmetic = build(mnemonic)
     mnemonic.finish()
     return arithmetic
-
-
-def known_opcodes() -> list[tuple[str, str]]:
-    """Return every supported pattern of mnemonics, with a note on its result.
-
-    In a pattern, `[...]` is optional and `(a|b)` is one of several.
-    """
-    return [*floats.KNOWN, *integers.KNOWN, *conversions.KNOWN]

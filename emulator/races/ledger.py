@@ -36,7 +36,7 @@ from pallasc.emulator.races.threads import (
     distance,
     granule_shifts,
     is_replicated,
-    wait_of,
+    kind_of,
 )
 
 
@@ -285,8 +285,8 @@ class Ledger(Observer):
             rule, message = self._missing_fence(use.thread, first, number, later)
         else:
             message = (
-                f"{over} overwrites bytes that {what} reads: no {wait_of(first.operation)} between "
-                "them"
+                f"{over} overwrites bytes that {what} reads: no "
+                f"{kind_of(first.operation).wait} between them"
                 if not self._owner_knows(first, number)
                 else f"{over} overwrites bytes that {what} reads: no barrier orders it after the "
                 f"warp that waited for {what}"
@@ -333,7 +333,8 @@ class Ledger(Observer):
             )
         return (
             "async-write-not-awaited",
-            f"no {wait_of(first.operation)} between {what} and {later} that {does} the same bytes",
+            f"no {kind_of(first.operation).wait} between {what} and {later} that {does} the same "
+            "bytes",
         )
 
     def _is_fence_missing(self, thread: Thread, first: Event, number: int) -> bool:

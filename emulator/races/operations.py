@@ -29,7 +29,6 @@ from pallasc.emulator.races.threads import (
     ASYNC,
     GENERIC,
     GPU,
-    OPERATIONS,
     SYS,
     WEAK,
     Access,
@@ -44,6 +43,7 @@ from pallasc.emulator.races.threads import (
     Tag,
     Thread,
     Use,
+    kind_of,
     scope_of,
 )
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
@@ -274,38 +274,25 @@ class Registers(PlainAccesses):
                 )
 
 
-_KIND = {
-    "wgmma": who.WGMMA,
-    "cp.async": who.LANE_COPIES,
-    "tcgen05.mma": who.TENSOR_CORE,
-    "tcgen05.cp": who.TENSOR_CORE,
-    "tcgen05.commit": who.TENSOR_CORE,
-    "tcgen05.ld": who.TENSOR_LOADS,
-    "tcgen05.st": who.TENSOR_STORES,
-    "a bulk store": who.BULK_WRITES,
-}
-
-
 class Operations(Registers):
     """Tracks the asynchronous operations of warps."""
 
     def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
         """Record the start of an asynchronous operation."""
         thread = self._threads[w]
-        kind = _KIND.get(operation.what)
+        kind = kind_of(operation)
         cluster = thread.cluster
-        if kind is None:
+        if kind.agent is None:
             agent = cluster.agents.copy(cluster.copies)
             cluster.copies += 1
         else:
-            agent = cluster.agents.of_warp(kind, thread.number)
-        what = OPERATIONS.get(operation.what, operation.what)
-        access = Access(what, operation.instruction, operation.actor)
+            agent = cluster.agents.of_warp(kind.agent, thread.number)
+        access = Access(kind.name, operation.instruction, operation.actor)
         event = self._event(thread, agent, Event(access, w, operation=operation))
         operation.tag = Tag(agent, event, thread, self._given(thread))
         if operation.what == "wgmma":
             self._check_registers(thread, operation, event)
-        if kind not in (
+        if kind.agent not in (
             who.TENSOR_CORE,
             who.TENSOR_LOADS,
             who.TENSOR_STORES,

@@ -630,33 +630,40 @@ def _differing(doubts: list[Doubt]) -> list[tuple[Doubt, np.ndarray]]:
     return [(doubt, differ) for doubt, differ in found if differ.any()]
 
 
-OPERATIONS = {
-    "wgmma": "the wgmma",
-    "cp.async": "the copy",
-    "tcgen05.mma": "the tcgen05.mma",
-    "tcgen05.cp": "the copy",
-    "tcgen05.commit": "the commit",
-    "tcgen05.ld": "the load",
-    "tcgen05.st": "the store",
-    "a bulk store": "the bulk store",
-    "a tensor load": "the tensor load",
-    "a bulk copy": "the bulk copy",
-    "st.async": "the asynchronous store",
-    "red.async": "the asynchronous reduction",
+class OperationKind(NamedTuple):
+    """A kind of asynchronous operation.
+
+    Attributes:
+        name: a noun phrase.
+        wait: what waits for it.
+        agent: the agent of the warp that executes it; None for a copy, which is an agent itself.
+    """
+
+    name: str
+    wait: str = "wait on the mbarrier of the copy"
+    agent: int | None = None
+
+
+_COMMIT = "wait on the mbarrier of a tcgen05.commit"
+_OPERATIONS = {
+    "wgmma": OperationKind("the wgmma", "wgmma.wait_group", WGMMA),
+    "cp.async": OperationKind("the copy", "cp.async.wait_group", LANE_COPIES),
+    "tcgen05.mma": OperationKind("the tcgen05.mma", _COMMIT, TENSOR_CORE),
+    "tcgen05.cp": OperationKind("the copy", _COMMIT, TENSOR_CORE),
+    "tcgen05.commit": OperationKind("the commit", agent=TENSOR_CORE),
+    "tcgen05.ld": OperationKind("the load", "tcgen05.wait::ld", TENSOR_LOADS),
+    "tcgen05.st": OperationKind("the store", "tcgen05.wait::st", TENSOR_STORES),
+    "a bulk store": OperationKind("the bulk store", "cp.async.bulk.wait_group", BULK_WRITES),
+    "a tensor load": OperationKind("the tensor load"),
+    "a bulk copy": OperationKind("the bulk copy"),
+    "st.async": OperationKind("the asynchronous store"),
+    "red.async": OperationKind("the asynchronous reduction"),
 }
 
 
-def wait_of(operation: Asynchronous) -> str:
-    """Return the name of the wait for an operation."""
-    return {
-        "wgmma": "wgmma.wait_group",
-        "cp.async": "cp.async.wait_group",
-        "a bulk store": "cp.async.bulk.wait_group",
-        "tcgen05.mma": "wait on the mbarrier of a tcgen05.commit",
-        "tcgen05.cp": "wait on the mbarrier of a tcgen05.commit",
-        "tcgen05.ld": "tcgen05.wait::ld",
-        "tcgen05.st": "tcgen05.wait::st",
-    }.get(operation.what, "wait on the mbarrier of the copy")
+def kind_of(operation: Asynchronous) -> OperationKind:
+    """Return the kind of an operation."""
+    return _OPERATIONS.get(operation.what) or OperationKind(operation.what)
 
 
 def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:

@@ -62,11 +62,19 @@ _ACCUMULATOR_TYPES = {
 _TF32_MASK = np.uint32(0xFFFFE000)
 _BYTES = np.arange(256, dtype=np.uint8)
 _OF_BYTE = {
-    "e4m3": _BYTES.view(ml_dtypes.float8_e4m3fn).astype(np.float64),
-    "e5m2": _BYTES.view(ml_dtypes.float8_e5m2).astype(np.float64),
-    "s8": _BYTES.view(np.int8).astype(np.float64),
-    "u8": _BYTES.astype(np.float64),
+    name: _BYTES.view(dtype).astype(np.float64)
+    for name, dtype in {
+        "e4m3": ml_dtypes.float8_e4m3fn,
+        "e5m2": ml_dtypes.float8_e5m2,
+        "e2m3": ml_dtypes.float6_e2m3fn,
+        "e3m2": ml_dtypes.float6_e3m2fn,
+        "e2m1": ml_dtypes.float4_e2m1fn,
+        "ue8m0": ml_dtypes.float8_e8m0fnu,
+        "s8": np.int8,
+        "u8": np.uint8,
+    }.items()
 }
+"""The values of all bytes; smaller elements are the low bits of a byte."""
 
 
 def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
@@ -75,8 +83,8 @@ def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
     For tf32, the 13 low bits of 32 are ignored (PTX ISA 9.0, 5.2.3, leaves them undefined).
 
     Args:
-        raw: unsigned integers of the type's size.
-        dtype: f16, bf16, tf32, e4m3, e5m2, s8 or u8.
+        raw: unsigned integers of the type's size, at least a byte.
+        dtype: f16, bf16, tf32, or a type of at most eight bits.
 
     Raises:
         UnsupportedError: any other type.

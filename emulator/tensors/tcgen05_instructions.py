@@ -30,7 +30,6 @@ import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -74,22 +73,6 @@ ELEMENTS = {
     )
 }
 
-_TABLES = {
-    "e4m3": ml_dtypes.float8_e4m3fn,
-    "e2m3": ml_dtypes.float6_e2m3fn,
-    "e3m2": ml_dtypes.float6_e3m2fn,
-    "e2m1": ml_dtypes.float4_e2m1fn,
-    "e2m1x2": ml_dtypes.float4_e2m1fn,
-    "ue8m0": ml_dtypes.float8_e8m0fnu,
-}
-
-
-@functools.cache
-def _table(name: str, bits: int) -> NDArray[np.float64]:
-    """Return the value of every bit pattern of a small type."""
-    values: NDArray[Any] = np.arange(1 << bits, dtype=np.uint8).view(_TABLES[name])
-    return values.astype(np.float64)
-
 
 def decode(element: Element, chunks: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return the elements of chunks: float64[..., chunks · per_chunk].
@@ -101,7 +84,7 @@ def decode(element: Element, chunks: NDArray[np.uint8]) -> NDArray[np.float64]:
     flat = chunks.reshape(*chunks.shape[:-2], -1)
     if element.bits >= 8:
         return matrices.decode(flat.view(f"u{element.bits // 8}"), element.name)
-    return _table(element.name, element.bits).take(_patterns(element, chunks, flat))
+    return matrices.decode(_patterns(element, chunks, flat), element.name.removesuffix("x2"))
 
 
 def _patterns(
@@ -121,8 +104,8 @@ def _patterns(
 def decode_scales(name: str, patterns: NDArray[Any]) -> NDArray[np.float64]:
     """Return the value of scale factors `ue8m0`, or `ue4m3`, whose sign bit is ignored."""
     if name == "ue8m0":
-        return _table("ue8m0", 8).take(patterns)
-    return _table("e4m3", 8).take(patterns & 0x7F)
+        return matrices.decode(patterns, name)
+    return matrices.decode(patterns & 0x7F, "e4m3")
 
 
 # Operands have 32 bytes of K elements; if A is sparse, the others have 64 bytes.

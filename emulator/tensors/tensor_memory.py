@@ -22,6 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pallasc.emulator.numbers.rounding import DTYPES
+from pallasc.emulator.numbers.table import reduce_values
 from pallasc.emulator.tensors.descriptors import OperandError
 
 LANES = 128
@@ -347,18 +349,8 @@ def reduce(move: Move, registers: NDArray[np.uint32]) -> NDArray[np.uint32]:
     Without `.NaN`, the result is NaN only if all values are NaN (as for `redux.sync`, PTX ISA 9.0,
     9.7.13.9). NaN results are canonical, and +0 is greater than -0.
     """
-    if move.type != "f32":
-        values = registers.view(np.int32) if move.type == "s32" else registers
-        reduced = np.maximum.reduce if move.reduction == "max" else np.minimum.reduce
-        return np.asarray(reduced(values, axis=0)).view(np.uint32)
-    bits = registers & np.uint32(0x7FFFFFFF) if move.absolute else registers
-    # With the magnitude bits of negatives flipped, floats order as integers.
-    signed = bits.view(np.int32)
-    ordered = np.where(signed < 0, signed ^ np.int32(0x7FFFFFFF), signed)
-    nan = np.isnan(bits.view(np.float32))
-    worst = np.iinfo(np.int32).min if move.reduction == "max" else np.iinfo(np.int32).max
-    candidates = np.where(nan, np.int32(worst), ordered)
-    best = candidates.max(axis=0) if move.reduction == "max" else candidates.min(axis=0)
-    result = np.where(best < 0, best ^ np.int32(0x7FFFFFFF), best).astype(np.int32).view(np.uint32)
-    is_nan = nan.any(axis=0) if move.propagates_nan else nan.all(axis=0)
-    return np.where(is_nan, np.uint32(0x7FFFFFFF), result)
+    values = registers.view(DTYPES[move.type])
+    result = reduce_values(
+        move.reduction, move.type, values, nan=move.propagates_nan, absolute=move.absolute
+    )
+    return result.view(np.uint32)

@@ -13,6 +13,7 @@ from pallasc.cache.store import Store
 sys.path.insert(0, str(Path(__file__).parent))
 
 import arithmetic  # noqa: F401  (tests import it by its bare name)
+import arithmetic_patterns  # noqa: F401  (as arithmetic)
 import blackwell  # noqa: F401  (as arithmetic)
 import compiled_plans  # noqa: F401  (as arithmetic)
 import float_formats  # noqa: F401  (as arithmetic)

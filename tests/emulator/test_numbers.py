@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from arithmetic import NARROW, decoded, expected, extreme, raw, result, run
+from arithmetic_patterns import EXACT
 from float_formats import BF16, F16, F32, F64, FORMATS, Ieee, edges, f32, rounded, some
 from opcode_patterns import Pattern
 
-from pallasc.emulator.numbers.table import find, known_opcodes
+from pallasc.emulator.numbers.table import find
 from pallasc.errors import UnsupportedError
 
 MODES = ("rn", "rz", "rm", "rp")
-PATTERNS = [p for p, _ in known_opcodes() if "approx" not in p and "div.full" not in p]
 
 
 def floats(form: Ieee) -> list[int]:
@@ -98,7 +98,7 @@ def is_nan(pattern: int, dtype: Any) -> bool:
     return any(f.dtype == dtype and math.isnan(f.decode(pattern)) for f in FORMATS.values())
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("pattern", EXACT)
 def test_all_mnemonics_of_a_pattern(pattern: str) -> None:
     opcodes = Pattern(pattern).every()
     for opcode in opcodes:
