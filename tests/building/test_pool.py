@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pallasc.compiler.workers import pool as pool_module
 from pallasc.compiler.workers.messages import Collect, Collected, Failed, Task, Warm
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.worker_process import Worker
@@ -269,13 +268,3 @@ def test_a_request_that_cannot_be_made_fails_its_task_alone() -> None:
         wrong, fine = answers(pool, Task(0, ("", ""), request), code("value = 1", 1))
     assert str(wrong.error) == "table.txt is gone"
     assert value(fine) == 1
-
-
-def test_a_request_larger_than_the_pipe_is_sent_as_fast_as_it_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(pool_module, "_CHECK_S", _DEADLINE_S)
-    began_s = time.monotonic()
-    with fakes(tick_s=None) as pool:
-        assert values(pool, code("value = 1  #" + "x" * 1_000_000)) == [1]
-    assert time.monotonic() < began_s + _DEADLINE_S
