@@ -8,8 +8,9 @@ stream.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
 from pallasc.compiler.lowering.allocations import (
@@ -23,9 +24,8 @@ from pallasc.compiler.lowering.allocations import (
 )
 from pallasc.compiler.lowering.mosaic_kernel import (
     MosaicKernel,
-    Regions,
-    mosaic_parameter,
     peer_table,
+    placed,
     read_mosaic_kernel,
     uses_peers,
 )
@@ -77,7 +77,6 @@ class Translation:
     output_buffers: list[int]
     steps: list[Step] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    mosaic: list[MosaicKernel] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
     _cubins: dict[str, Cubin] = field(default_factory=dict)
 
@@ -88,13 +87,15 @@ class Translation:
         return self._cubins[key]
 
 
-def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = ()) -> Translation:
+def translate(
+    executable: Any, *, ranks: int = 1, profiles: Mapping[str, Profile] | None = None
+) -> Translation:
     """Translate the `GpuExecutableProto` of a function whose unused arguments were kept.
 
     Args:
         executable: the message.
         ranks: number of devices that run it together.
-        regions: how to read the traces of profiled kernels.
+        profiles: the traces of profiled kernels by the kernel's hash, without launch and buffer.
 
     Raises:
         UnsupportedStepError: the function contains a step that cannot be launched from a cubin.
@@ -109,8 +110,7 @@ def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = (
             key = digest(data)
             result.blobs[key] = data
             buffers[number] = Buffer("constant", len(data), digest=key)
-        by_hash = {kernel.kernel: kernel for kernel in regions}
-        _Translator(executable, result, ranks, by_hash).run(executable.thunks, places)
+        _Translator(executable, result, ranks, profiles or {}).run(executable.thunks, places)
         return result
     except (LookupError, ValueError, TypeError, OverflowError) as error:
         raise CompileError(f"the executable's parts contradict each other: {error!r}") from error
@@ -123,7 +123,7 @@ class _Translator:
     executable: Any
     result: Translation
     ranks: int
-    regions: Mapping[str, Regions]
+    profiles: Mapping[str, Profile]
     _mosaics: dict[bytes, MosaicKernel] = field(default_factory=dict)
     _rounds: list[int] = field(default_factory=list)
 
@@ -203,10 +203,9 @@ class _Translator:
         if body.tma_metadata:
             self._refuse(thunk, "a kernel of XLA with tensor maps")
         slices = packed([argument.slice for argument in body.args], spec)
-        self._launch(
-            thunk,
-            spec.cubin.data,
+        launch = Launch(
             kernel=spec.kernel_name,
+            cubin="",
             grid=_dim3(kernel.block_dims),
             cluster=None if cluster == (1, 1, 1) else cluster,
             block=_dim3(kernel.thread_dims),
@@ -215,6 +214,7 @@ class _Translator:
             parameters=self._xla_parameters(body, slices, places),
             origin="xla",
         )
+        self._launch(thunk, spec.cubin.data, launch)
 
     def _xla_parameters(
         self, body: Any, slices: list[Any], places: Places
@@ -242,30 +242,23 @@ class _Translator:
         if mosaic.uses_nvshmem or (self.ranks == 1 and mosaic.uses_multimem):
             what = "a Mosaic kernel over several devices (NVSHMEM or multimem)"
             self._refuse(thunk, what, _MESH_HINT)
-        launch = mosaic.launch
         positions = [place(piece, places) for piece in slices]
         sizes = [
             self._size_before_others(position, piece.size)
             for position, piece in zip(positions, slices, strict=True)
         ]
-        if mosaic.hash in self.regions:
-            positions[-1] = self._profile(self.regions[mosaic.hash], mosaic)
+        if mosaic.hash in self.profiles:
+            positions[-1] = self._profile(self.profiles[mosaic.hash], mosaic.launch)
             sizes[-1] = 0
         operands = sum(item.HasField("shaped_slice") for item in body.operands)
         into, back = self._aligned(positions, [piece.size for piece in slices], operands)
         self.result.steps += into
-        self._launch(
-            thunk,
-            mosaic.cubin,
-            kernel=mosaic.name,
-            grid=launch.grid,
-            cluster=launch.cluster if any(launch.cluster) else None,
-            block=launch.block,
-            dynamic_smem_bytes=launch.dynamic_smem_bytes,
-            pdl=launch.pdl,
-            parameters=tuple(mosaic_parameter(each, positions, sizes) for each in launch.arguments),
+        launch = replace(
+            mosaic.launch,
+            parameters=tuple(placed(each, positions, sizes) for each in mosaic.launch.parameters),
             peer_table=peer_table(body, positions, multimem=mosaic.uses_multimem, ranks=self.ranks),
         )
+        self._launch(thunk, mosaic.cubin, launch)
         self.result.steps += back
 
     def _size_before_others(self, position: tuple[int, int], size: int) -> int:
@@ -277,7 +270,6 @@ class _Translator:
         """Return the kernel of a call; it is parsed once for all iterations of a loop."""
         if state not in self._mosaics:
             self._mosaics[state] = read_mosaic_kernel(state, buffers=buffers, ranks=self.ranks)
-            self.result.mosaic.append(self._mosaics[state])
         return self._mosaics[state]
 
     def _aligned(
@@ -310,15 +302,13 @@ class _Translator:
                 back.append(Copy(moved[piece], 0, buffer, offset, size))
         return into, back
 
-    def _profile(self, regions: Regions, mosaic: MosaicKernel) -> tuple[int, int]:
+    def _profile(self, profile: Profile, launch: Launch) -> tuple[int, int]:
         """Add a buffer for the traces of a launch, since XLA reuses their memory in later steps."""
         number = len(self.result.buffers)
-        size = regions.buffer_bytes(mosaic.launch.grid)
+        size = 4 * profile.words * profile.traces * math.prod(launch.grid)
         self.result.buffers.append(Buffer("temporary", size))
-        launch = sum(isinstance(step, Launch) for step in self.result.steps)
-        self.result.profiles.append(
-            Profile(launch, number, regions.words, regions.traces, regions.names)
-        )
+        earlier = sum(isinstance(step, Launch) for step in self.result.steps)
+        self.result.profiles.append(replace(profile, launch=earlier, buffer=number))
         return number, 0
 
     def dynamic_slice_fusion_thunk(self, thunk: Any, body: Any, places: Places) -> None:
@@ -327,11 +317,11 @@ class _Translator:
             self._refuse(thunk, "a slice at an offset that is computed at run time")
         self.run(body.embedded_thunks.thunks, inner)
 
-    def _launch(self, thunk: Any, cubin: bytes, **fields: Any) -> None:
-        """Append a launch of a kernel in a cubin; `fields` are further fields of `Launch`."""
+    def _launch(self, thunk: Any, cubin: bytes, launch: Launch) -> None:
+        """Append a launch of a kernel in a cubin."""
         key = digest(cubin)
         self.result.blobs[key] = cubin
-        launch = Launch(cubin=key, label=thunk.thunk_info.profile_annotation, **fields)
+        launch = replace(launch, cubin=key, label=thunk.thunk_info.profile_annotation)
         check_signature(launch, self.result.cubin(key).kernels)
         self.result.steps.append(launch)
 
