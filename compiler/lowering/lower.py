@@ -33,9 +33,7 @@ from pallasc.compiler.lowering.jax_versions import (
     adapted,
     devices_for,
     devices_present,
-    inferred_architecture,
     jax_mesh,
-    keep_64_bits,
     lines_of_rules,
     on_one_device,
     patched,
@@ -152,20 +150,16 @@ def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[N
 
     here, there = jax.default_device(devices[0]), devices_present(devices)
     has_64_bits = (DTYPES[a.dtype].bits >= 64 and a.dtype != "c64" for a in leaves(args))
-    wide = keep_64_bits() if any(has_64_bits) else nullcontext()
+    wide = jax.enable_x64(True) if any(has_64_bits) else nullcontext()
     with source_locations(enabled=locations), here, there, wide, lines_of_rules():
         yield
 
 
 def _claim_architecture(target: Target) -> None:
-    """Check that Mosaic will lower for the requested architecture.
+    """Check that this process has compiled for no other architecture.
 
-    Mosaic assumes sm_90 if it cannot determine the architecture, and registers its assembler pass
-    once per process, for the architecture of the first kernel.
+    Mosaic registers its assembler pass once per process, for the architecture of the first kernel.
     """
-    major, minor = inferred_architecture()
-    if (major, minor) != (target.major, target.minor):
-        raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{major}{minor}")
     claimed = _process_architecture.setdefault("arch", target.arch)
     if claimed != target.arch:
         raise CompileError(

@@ -58,7 +58,7 @@ MOST_SENTINELS = 4095
 
 _SPACING = 1 << 40
 _LIBC = frozenset({"memcpy", "memset", "memmove", "malloc", "free"})
-_PTR, _I32, _I64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64
+_PTR, _I32, _I64, _U64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64
 _LOCK = threading.RLock()
 """Symbols are global to the process, so only one host object is used at a time."""
 
@@ -195,7 +195,7 @@ class HostObject:
         self._parameter_sizes, self._sentinels = parameter_sizes, sentinels
         # After the arrays: the table of peers on the device, and the table on the host.
         words = sentinels.words() if sentinels.ranks > 1 else []
-        table = (ctypes.c_uint64 * len(words))(*words)
+        table = (_U64 * len(words))(*words)
         tables = [sentinel(sentinels.arrays), ctypes.addressof(table)] if words else [None, None]
         own = [sentinel(array) for array in range(sentinels.arrays)]
         pointers = (_PTR * (len(own) + 2))(*own, *tables)
@@ -258,15 +258,17 @@ class HostObject:
         self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
         window: int,
     ) -> None:  # fmt: skip
-        shape = _read64(sizes, rank), _read64(strides, rank)
-        self._add_map(target, base, kind, *shape, swizzle, window=_read64(window, rank))
+        shape = _read(_I64, sizes, rank), _read(_I64, strides, rank)
+        self._add_map(target, base, kind, *shape, swizzle, window=_read(_I64, window, rank))
 
     def _im2col(
         self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
         lower: int, upper: int, channels: int, rows: int, steps: int,
     ) -> None:  # fmt: skip
-        shape = _read64(sizes, rank), _read64(strides, rank)
-        low, high, step = (_read32(at, rank - 2)[::-1] for at in (lower, upper, steps))
+        shape = _read(_I64, sizes, rank), _read(_I64, strides, rank)
+        low, high, step = (
+            _read(ctypes.c_int32, at, rank - 2)[::-1] for at in (lower, upper, steps)
+        )
         im2col = Im2col(
             lower=[*low], upper=[*high], channels_per_pixel=channels, pixels_per_column=rows
         )
@@ -284,12 +286,12 @@ class HostObject:
         shape, smem, params = rest[:9], rest[9], rest[-1]
         pdl = self._version == 3 and bool(rest[10])
         sizes = self._parameter_sizes
-        pointers = _read_pointers(params, len(sizes))
+        pointers = _read(_U64, params, len(sizes))
         self._record(shape, smem, pdl, [*map(self._parameter, pointers, sizes)])
 
     def _build_spec(self, _spec: int, *rest: int) -> None:
         shape, smem, pdl, count, params, sizes = rest[:9], *rest[9:]
-        pointers, passed = _read_pointers(params, count), _read32(sizes, count)
+        pointers, passed = _read(_U64, params, count), _read(ctypes.c_int32, sizes, count)
         # Size 0 marks a device address; the pointer points to it in both cases.
         parameters = [
             self._parameter(pointer, size) if size else self._address(pointer)
@@ -305,7 +307,7 @@ class HostObject:
         self._launches.append(Launch("", "", grid, clusters, block, smem, pdl, tuple(parameters)))
 
     def _address(self, pointer: int) -> Parameter:
-        address = ctypes.c_uint64.from_address(pointer).value
+        address = _U64.from_address(pointer).value
         if address == sentinel(self._sentinels.arrays):
             return Peers()
         array, offset, _ = self._sentinels.find(address)
@@ -357,16 +359,8 @@ def _mark(index: int) -> bytes:
     return (b"pallasc tensor map %08d " % index).ljust(MAP_BYTES, b"\xa5")
 
 
-def _read64(address: int, count: int) -> tuple[int, ...]:
-    return tuple((_I64 * count).from_address(address)) if count else ()
-
-
-def _read32(address: int, count: int) -> tuple[int, ...]:
-    return tuple((ctypes.c_int32 * count).from_address(address)) if count else ()
-
-
-def _read_pointers(address: int, count: int) -> list[int]:
-    return [value or 0 for value in (_PTR * count).from_address(address)] if count else []
+def _read(kind: Any, address: int, count: int) -> tuple[int, ...]:
+    return tuple((kind * count).from_address(address)) if count else ()
 
 
 def _refuse_addresses(data: bytes) -> None:
@@ -457,25 +451,21 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
 # ---- parameters
 
 
-def placed(
-    parameter: Parameter, positions: Sequence[tuple[int, int]], sizes: Sequence[int]
-) -> Parameter:
-    """Return a parameter of a Mosaic kernel with the buffers of the plan.
+def placed(parameter: Parameter, arrays: Sequence[Pointer]) -> Parameter:
+    """Return a parameter of a Mosaic kernel, whose buffers are numbers of arrays, for these arrays.
 
     Args:
-        parameter: the parameter; its buffers are the numbers of arrays.
-        positions: (buffer, byte offset) of each array of the call.
-        sizes: the size of each, as in `Pointer`.
+        parameter: the parameter.
+        arrays: the arrays of the call: operands first, then results.
     """
 
     def place(tensor_map: TensorMap) -> TensorMap:
-        buffer, start = positions[tensor_map.buffer]
-        return replace(tensor_map, buffer=buffer, offset=start + tensor_map.offset)
+        array = arrays[tensor_map.buffer]
+        return replace(tensor_map, buffer=array.buffer, offset=array.offset + tensor_map.offset)
 
     if isinstance(parameter, Pointer):
-        (buffer, start), size = positions[parameter.buffer], sizes[parameter.buffer]
-        offset = parameter.offset
-        return Pointer(buffer, start + offset, max(size - offset, 0))
+        array, offset = arrays[parameter.buffer], parameter.offset
+        return Pointer(array.buffer, array.offset + offset, max(array.size - offset, 0))
     return _with_maps(parameter, place)
 
 
@@ -594,13 +584,13 @@ def uses_peers(call: Any) -> bool:
 
 
 def peer_table(
-    call: Any, places: Sequence[tuple[int, int]], *, multimem: bool, ranks: int
+    call: Any, arrays: Sequence[Pointer], *, multimem: bool, ranks: int
 ) -> PeerTable | None:
     """Return the table that a custom call needs, None if it needs none.
 
     Args:
         call: the custom call.
-        places: buffer and offset of its operands, then of its results.
+        arrays: its operands, then its results.
         multimem: whether the kernel uses multicast addresses.
         ranks: number of devices that run it together.
 
@@ -614,14 +604,15 @@ def peer_table(
     if devices != list(range(ranks)):
         raise CompileError(f"a Mosaic kernel for {ranks} devices names devices {devices}")
     flags = next((_numbers(attributes[name]) for name in _SYMMETRIC if name in attributes), [])
-    if len(flags) not in (0, len(places)):
+    if len(flags) not in (0, len(arrays)):
         raise CompileError(
             f"a Mosaic kernel has symmetric-memory flags for {len(flags)} arrays, "
-            f"expected {len(places)}"
+            f"expected {len(arrays)}"
         )
     symmetric = tuple(number for number, flag in enumerate(flags) if flag)
     barrier = not _is_true(attributes.get("skip_device_barrier"))
-    return PeerTable(ranks, tuple(places), symmetric, multimem, barrier)
+    places = tuple((array.buffer, array.offset) for array in arrays)
+    return PeerTable(ranks, places, symmetric, multimem, barrier)
 
 
 def _attributes(call: Any) -> Mapping[str, object]:

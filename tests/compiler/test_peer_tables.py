@@ -85,11 +85,11 @@ def test_flags_for_another_number_of_arrays_are_refused() -> None:
         xla_replica_ids=SimpleNamespace(str=b"0,1"),
         symmetric_memory_parameters=SimpleNamespace(str=b"1,0,1"),
     )
-    table = peer_table(call, [(0, 0)] * 3, multimem=False, ranks=2)
+    table = peer_table(call, [Pointer(0, 0)] * 3, multimem=False, ranks=2)
     assert table is not None
     assert table.symmetric == (0, 2)
     with pytest.raises(CompileError) as caught:
-        peer_table(call, [(0, 0)] * 2, multimem=False, ranks=2)
+        peer_table(call, [Pointer(0, 0)] * 2, multimem=False, ranks=2)
     assert caught.value.message == (
         "a Mosaic kernel has symmetric-memory flags for 3 arrays, expected 2"
     )
