@@ -46,7 +46,7 @@ from pallasc.compiler.lowering.jax_versions import (
     jax_mesh,
     lines_of_rules,
     on_one_device,
-    without_locations,
+    source_locations,
 )
 from pallasc.compiler.references import kernel_call, leaves_of
 from pallasc.errors import Location, PallascError
@@ -264,7 +264,7 @@ class _Outcome:
         import jax
 
         try:
-            with interpreting(heard), lines_of_rules(), without_locations():
+            with interpreting(heard), lines_of_rules(), source_locations(enabled=False):
                 self.result = jax.block_until_ready(call())
         except Exception as error:  # noqa: BLE001 - whatever the interpreter says is the result
             self.error = error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import os
 import sys
 import threading
@@ -14,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
@@ -28,11 +27,12 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.decorator import Call, Ref, spec_of
 from pallasc.specs.loading.matrix import expand
-from pallasc.specs.spec import Mesh, checked_mesh
+from pallasc.specs.spec import Variant, checked_mesh
 from pallasc.specs.spelling import an, show
 
 if TYPE_CHECKING:
     from pallasc.compiler.lowering.compile import Tools
+    from pallasc.compiler.lowering.lower import Job
     from pallasc.compiler.workers.messages import R, Request
 
 
@@ -82,24 +82,18 @@ def compile(
             hint="The function comes first, then its arrays.",
         )
     chosen = resolve_target(target) if isinstance(target, str) else target
-    args = [array_tree(item, f"array {index}") for index, item in enumerate(arrays)]
-    call = _Call(function, args, static, chosen, checked_mesh(mesh))
+    args = [argument(item, f"array {index}", isolated) for index, item in enumerate(arrays)]
+    axes = checked_mesh(mesh)
     assembler = Path(ptxas) if ptxas else None
     if isolated:
-        return _compile_isolated(call, assembler, store)
+        spec = spec_of(function, args=args, static=static, target=chosen.name, mesh=dict(axes))
+        variant = structs.replace(expand([spec])[0], target=chosen)
+        return _compile_isolated(variant, assembler, store or Store())
     if store is not None:
         raise SpecError("store has no effect here.", hint="Pass isolated=True, or leave out store.")
-    return _compile_here(call, assembler)
+    from pallasc.compiler.lowering.lower import Job
 
-
-class _Call(NamedTuple):
-    """A function and its unresolved arguments and target; resolving it gives a `Job`."""
-
-    function: Callable[..., Any]
-    args: list[Any]
-    static: Mapping[str, Any]
-    target: Target
-    mesh: Mesh
+    return _compile_here(Job(function, args, static, chosen, axes), assembler)
 
 
 @cache
@@ -111,9 +105,8 @@ def _setup(ptxas: Path | None) -> Setup:
     return setup
 
 
-def _compile_here(call: _Call, ptxas: Path | None) -> Artifact:
+def _compile_here(job: Job, ptxas: Path | None) -> Artifact:
     from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job
-    from pallasc.compiler.lowering.lower import Job
 
     setup = _setup(ptxas)
     # `JAX_PLATFORMS` stays unset, since the process may use its own devices.
@@ -122,15 +115,13 @@ def _compile_here(call: _Call, ptxas: Path | None) -> Artifact:
     digests = _digests()
     record = setup.record(digests)
     digests.save()
-    trees = [with_calls_resolved(item, str(Path.cwd())) for item in call.args]
-    job = Job(*call._replace(args=trees))
 
     def compiled(tools: Tools) -> Artifact:
         result, blobs = compile_job(job, lower_job(job, tools.process), tools)
         return Artifact(result, blobs.__getitem__)
 
     tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
-    artifact = _with_xla(compiled, tools, setup, call.target)
+    artifact = _with_xla(compiled, tools, ptxas, job.target)
 
     @cache
     def find() -> Mapping[str, str]:
@@ -138,13 +129,13 @@ def _compile_here(call: _Call, ptxas: Path | None) -> Artifact:
         from pallasc.compiler.workers.pool import without_ptx
 
         lacking = without_ptx(artifact)
-        return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, setup, call.target)
+        return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, ptxas, job.target)
 
     artifact.find_ptx = find
     return artifact
 
 
-def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: Target) -> T:
+def _with_xla(action: Callable[[Tools], T], tools: Tools, ptxas: Path | None, target: Target) -> T:
     """Run `action` with tools that use the setup's assembler, and return its result.
 
     If XLA would find a different assembler in this process, another process compiles.
@@ -152,29 +143,26 @@ def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: 
     from pallasc.compiler.lowering.resources import OtherAssemblerError, first_on_path
     from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, other_library
 
-    ptxas = setup.toolchain.ptxas
-    if ptxas not in _other_assemblers and not (hide_nvjitlink() or other_library(setup.toolkit)):
+    toolkit = _setup(ptxas).toolkit
+    if ptxas not in _other_assemblers and not (hide_nvjitlink() or other_library(toolkit)):
         try:
-            with first_on_path(setup.toolkit / "bin"):
+            with first_on_path(toolkit / "bin"):
                 return action(tools)
         except OtherAssemblerError:
             _other_assemblers.add(ptxas)
-    return action(replace(tools, process=_process(setup, target)))
+    return action(replace(tools, process=_process(ptxas, target.arch)))
 
 
-_other_assemblers: set[Path] = set()
+_other_assemblers: set[Path | None] = set()
 """Assemblers that XLA does not use in this process; it chooses its assembler once per process."""
 
-_processes: dict[tuple[Path, str], _XlaWorker] = {}
 
-
-def _process(setup: Setup, target: Target) -> _XlaWorker:
-    """Return the worker in which XLA compiles for a target that needs one."""
-    key = (setup.toolchain.ptxas, target.arch)
-    if key not in _processes:
-        worker = _processes.setdefault(key, _XlaWorker(setup))
-        atexit.register(worker.pool.__exit__)
-    return _processes[key]
+@cache
+def _process(ptxas: Path | None, arch: str) -> _XlaWorker:
+    """Return the worker in which XLA compiles for `arch` with the assembler `ptxas`."""
+    worker = _XlaWorker(_setup(ptxas))
+    atexit.register(worker.pool.__exit__)
+    return worker
 
 
 class _XlaWorker:
@@ -259,16 +247,11 @@ def _digests() -> FileDigests:
         return FileDigests(None)
 
 
-def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> Artifact:
+def _compile_isolated(variant: Variant, ptxas: Path | None, store: Store) -> Artifact:
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import Options
 
-    args = [to_notation(item, f"array {index}") for index, item in enumerate(call.args)]
-    function, _, static, target, mesh = call
-    spec = spec_of(function, args=args, static=static, target=target.name, mesh=dict(mesh))
-    variant = structs.replace(expand([spec])[0], target=target)
-    used = store or Store()
-    report = build([variant], store=used, options=Options(jobs=1, ptxas=ptxas))
+    report = build([variant], store=store, options=Options(jobs=1, ptxas=ptxas))
     if report.interrupted:
         raise KeyboardInterrupt
     result = report.results[0]
@@ -284,7 +267,7 @@ def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> A
     def find() -> Mapping[str, str]:
         from pallasc.compiler.workers.pool import find_ptx
 
-        (found,) = find_ptx([(variant, artifact)], _setup(ptxas), used)
+        (found,) = find_ptx([(variant, artifact)], _setup(ptxas), store)
         if isinstance(found, PallascError):
             raise found
         return found
@@ -300,48 +283,80 @@ _ARRAY_PROTOCOLS = (
 )
 
 
-def array_tree(item: Any, what: str) -> Any:
-    """Return an argument as a tree with an `ArraySpec` for each array; a `Call` is kept.
+def argument(item: Any, what: str, isolated: bool) -> Any:
+    """Return an argument with an `ArraySpec` for each array, and the result of each call.
 
     Args:
         item: the argument.
         what: its name in messages.
+        isolated: return it in the notation of specs instead, for another process.
 
     Raises:
-        SpecError: something in it is neither an array nor a pytree node.
+        SpecError: something in it is neither an array nor a pytree node, a called function cannot
+            be imported, or another process cannot rebuild it.
     """
-    if item is None or isinstance(item, ArraySpec):
-        return item
-    if isinstance(item, str):
-        return resolve_array(item)
+    if item is None:
+        return None
     if isinstance(item, Call):
-        values = item.arguments.items()
-        return Call(item.target, **{key: _in_call(v, f"{what}.{key}") for key, v in values})
-    if type(item) in (dict, OrderedDict, list, tuple) or hasattr(item, "_fields"):
-        return _mapped(item, what, array_tree)
-    if "jax" in sys.modules and is_node(item):
+        return _call(item, what, isolated)
+    if isinstance(item, str):
+        item = resolve_array(item)
+    kind = type(item)
+    if kind in (dict, OrderedDict, list, tuple) or hasattr(item, "_fields"):
+        is_plain = kind is dict and all(isinstance(key, str) for key in item)
+        if not isolated or is_plain or not isinstance(item, dict):
+            return _mapped(item, what, argument, isolated)
+    elif isinstance(item, ArraySpec) or not ("jax" in sys.modules and is_node(item)):
+        array = item if isinstance(item, ArraySpec) else _array(item, what)
+        return str(array) if isolated else array
+    elif not isolated:
         return _node(item, what)
-    return _array(item, what)
+    raise SpecError(
+        f"{what} is {an(kind.__name__)}, which cannot be rebuilt in another process.",
+        hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
+    )
 
 
-def _mapped(tree: Any, what: str, convert: Callable[[Any, str], Any]) -> Any:
+def _mapped(tree: Any, what: str, convert: Callable[[Any, str, bool], Any], isolated: bool) -> Any:
     """Return a dict, list, tuple or named tuple with each child converted."""
     if isinstance(tree, dict):
-        return type(tree)((key, convert(child, f"{what}.{key}")) for key, child in tree.items())
-    children = [convert(child, f"{what}.{index}") for index, child in enumerate(tree)]
-    return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
+        items = tree.items()
+        return type(tree)((key, convert(item, f"{what}.{key}", isolated)) for key, item in items)
+    children = [convert(item, f"{what}.{index}", isolated) for index, item in enumerate(tree)]
+    if hasattr(tree, "_fields"):
+        if isolated:
+            return Call(type(tree), **dict(zip(tree._fields, children, strict=True)))
+        return type(tree)(*children)
+    return {"$tuple": children} if isolated and type(tree) is tuple else type(tree)(children)
 
 
-def _in_call(value: Any, what: str) -> Any:
+def _call(call: Call, what: str, isolated: bool) -> Call | BuiltNode:
+    arguments = {
+        key: _in_call(value, f"{what}.{key}", isolated) for key, value in call.arguments.items()
+    }
+    target = call.target
+    if isolated:
+        return Call(target, **arguments)
+    if not isinstance(target, str):
+        return BuiltNode(f"$call {target.__name__!r}", target, arguments)
+    function = import_function(target, str(Path.cwd()), called="$call")
+    return BuiltNode(f"$call {target!r}", function, arguments)
+
+
+def _in_call(value: Any, what: str, isolated: bool) -> Any:
     """Convert an argument of a `Call`; values without arrays are kept."""
+    if isinstance(value, Ref) and not isolated:
+        if not isinstance(value.target, str):
+            return value.target
+        return import_entry(value.target, str(Path.cwd()), called="$ref")
+    if type(value) in (list, tuple, dict) or hasattr(value, "_fields"):
+        return _mapped(value, what, _in_call, isolated)
     if isinstance(value, str):
-        return resolve_array(value) if looks_like_array(value) else value
-    if type(value) in (list, tuple, dict):
-        return _mapped(value, what, _in_call)
-    is_array = hasattr(value, "shape") and hasattr(value, "dtype")
-    if isinstance(value, Call) or (is_array and not isinstance(value, type)):
-        return array_tree(value, what)
-    return value
+        is_array = looks_like_array(value)
+    else:
+        is_array = hasattr(value, "shape") and hasattr(value, "dtype")
+    is_tree = isinstance(value, Call) or (is_array and not isinstance(value, type))
+    return argument(value, what, isolated) if is_tree else value
 
 
 def _node(item: Any, what: str) -> Node:
@@ -350,8 +365,10 @@ def _node(item: Any, what: str) -> Node:
     entries, structure = jax.tree_util.tree_flatten_with_path(
         item, is_leaf=lambda node: node is not item
     )
-    children = [array_tree(child, f"{what}{jax.tree_util.keystr(path)}") for path, child in entries]
-    return Node(structure, children, item)
+    children = [
+        argument(child, f"{what}{jax.tree_util.keystr(path)}", False) for path, child in entries
+    ]
+    return Node(structure, children)
 
 
 def _array(item: Any, what: str) -> ArraySpec:
@@ -378,60 +395,3 @@ def _array(item: Any, what: str) -> ArraySpec:
     array = ArraySpec(dtype.name, tuple(int(n) for n in item.shape))
     check_size(array)
     return array
-
-
-def with_calls_resolved(tree: Any, base_dir: str) -> Any:
-    """Return a tree for this process, with the result of each `Call` in its place.
-
-    Raises:
-        SpecError: a called function cannot be imported.
-    """
-    if isinstance(tree, Call):
-        target = tree.target
-        called = f"$call {target if isinstance(target, str) else target.__name__!r}"
-        function = (
-            import_function(target, base_dir, called="$call") if isinstance(target, str) else target
-        )
-        values = {key: with_calls_resolved(item, base_dir) for key, item in tree.arguments.items()}
-        return BuiltNode(called, function, values)
-    if isinstance(tree, Ref):
-        if not isinstance(tree.target, str):
-            return tree.target
-        return import_entry(tree.target, base_dir, called="$ref")
-    if isinstance(tree, Node):
-        children = [with_calls_resolved(item, base_dir) for item in tree.children]
-        return dataclasses.replace(tree, children=children)
-    if isinstance(tree, dict | list | tuple):
-        return _mapped(tree, "", lambda item, _: with_calls_resolved(item, base_dir))
-    return tree
-
-
-def to_notation(tree: Any, what: str) -> Any:
-    """Return a tree in the notation of specs, for another process.
-
-    Raises:
-        SpecError: a node cannot be rebuilt in another process.
-    """
-    if isinstance(tree, ArraySpec):
-        return str(tree)
-    if isinstance(tree, Call):
-        return _call_in_notation(tree.target, tree.arguments, what)
-    if hasattr(tree, "_fields"):
-        return _call_in_notation(type(tree), tree._asdict(), what)
-    if type(tree) is tuple:
-        return {"$tuple": [to_notation(item, what) for item in tree]}
-    is_plain = type(tree) is dict and all(isinstance(key, str) for key in tree)
-    if is_plain or isinstance(tree, list):
-        return _mapped(tree, what, to_notation)
-    if isinstance(tree, Mapping | Node):
-        value = tree.value if isinstance(tree, Node) else tree
-        raise SpecError(
-            f"{what} is {an(type(value).__name__)}, which cannot be rebuilt in another process.",
-            hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
-        )
-    return tree
-
-
-def _call_in_notation(target: Any, arguments: Mapping[str, Any], what: str) -> Call:
-    values = {key: to_notation(value, f"{what}.{key}") for key, value in arguments.items()}
-    return Call(target, **values)

@@ -31,7 +31,7 @@ from pallasc.compiler.lowering.entry import (
     static_arguments,
     takes,
 )
-from pallasc.compiler.lowering.jax_versions import without_locations
+from pallasc.compiler.lowering.jax_versions import source_locations
 from pallasc.compiler.toolchain.setup import declared_values, settled
 from pallasc.compiler.workers.messages import Reply, Request, Task, serve
 from pallasc.compiler.workers.pool import Pool
@@ -323,7 +323,7 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> list[Any]:
 
     function, positional, named = _call_of(variant, str(variant.reference), inputs)
     try:
-        with without_locations():
+        with source_locations(enabled=False):
             result = jax.block_until_ready(function(*positional, **named))
     except Exception as error:
         place = user_place(frames(error)) or variant.location

@@ -55,7 +55,6 @@ class ProcessSnapshot:
         self._variables = dict(os.environ)
         self._folder = _current_folder()
         self._functions = [vars(module).copy() for module in _OURS]
-        self._recursion = sys.getrecursionlimit()
         self._tainted = False  # something had to be restored
 
     def expose_variables(self, variables: Mapping[str, str | None]) -> None:
@@ -72,25 +71,20 @@ class ProcessSnapshot:
         """
         read_flags(self._variables)
         enter(folder)
-        entered = _current_folder()
         try:
             yield
         finally:
             self.restore_functions()
-            self._tainted = self._tainted or _current_folder() != entered
             with suppress(SpecError):  # the folder was removed
                 enter(self._folder)
 
     def restore_functions(self) -> None:
-        """Restore the functions that pallasc needs, and the recursion limit."""
+        """Restore the functions that pallasc needs."""
         for module, before in zip(_OURS, self._functions, strict=True):
             namespace = vars(module)
             changed = [name for name, value in before.items() if namespace.get(name) is not value]
             namespace.update((name, before[name]) for name in changed)
             self._tainted = self._tainted or bool(changed)
-        if sys.getrecursionlimit() != self._recursion:
-            sys.setrecursionlimit(self._recursion)
-            self._tainted = True
 
     def is_tainted(self) -> bool:
         """Return True if user code has changed something that affects later variants."""
@@ -192,19 +186,14 @@ class _Functions:
         self._references: list[Any] = []
 
     def add(self, place: str, function: FunctionType) -> None:
-        """Add a function; `keep` records its state."""
+        """Add a function, and record its state."""
+        *_, words = parts = _parts(function)
         self._places.append(place)
         self._functions.append(function)
-
-    def keep(self) -> None:
-        """Record the state of the functions that were added since the last call."""
-        start = len(self._parts)
-        new = self._functions[start:]
-        self._parts += map(_parts, new)
-        self._references += gc.get_referents(*new)
-        for place, (_, _, words) in zip(self._places[start:], self._parts[start:], strict=True):
-            if words:
-                self._keywords.append((place, words, {**words}))
+        self._parts.append(parts)
+        self._references += gc.get_referents(function)
+        if words:
+            self._keywords.append((place, words, {**words}))
 
     def first_change(self) -> str:
         """Return the place of a function that has changed, "" if none has."""
@@ -272,7 +261,6 @@ class SharedState:
                 self._records[name] = recorders.records[name].copy()
             if name in loaded:
                 self._loaded[name] = loaded[name]
-        self._functions.keep()
         self._count = len(sys.modules)
 
     def _is_shared(self, name: str) -> bool:
@@ -382,15 +370,12 @@ class SharedState:
         for name, value in self._settings.items():
             if now.get(name) != value:
                 return name
-        for number, kept in self._changed():
+        changed = [(number, each) for number, each in enumerate(self._kept) if not _is_same(each)]
+        for number, kept in changed:
             if change := self._change(kept):
                 return change
             self._kept[number] = kept._replace(before=_copy(kept.live))
         return self._functions.first_change()
-
-    def _changed(self) -> list[tuple[int, _Kept]]:
-        """Return the changed entries, each with its index."""
-        return [(number, each) for number, each in enumerate(self._kept) if not _is_same(each)]
 
     def _change(self, kept: _Kept) -> str:
         """Return the part that has changed, "" if JAX or Python only filled a cache."""
@@ -482,6 +467,7 @@ def _settings() -> dict[str, object]:
         "signals": [signal.getsignal(number) for number in signal.valid_signals()],
         "traces": (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()),
         "threads": threading.active_count(),
+        "recursion": sys.getrecursionlimit(),
         "digits": sys.get_int_max_str_digits(),
         "switching": sys.getswitchinterval(),
         "umask": umask,

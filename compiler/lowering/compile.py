@@ -30,7 +30,7 @@ from pallasc.compiler.lowering.diagnose import (
 )
 from pallasc.compiler.lowering.jax_versions import patched, target_config
 from pallasc.compiler.lowering.kernel_output import by_kernel, captured_output
-from pallasc.compiler.lowering.lower import Job, Lowered, Signature, lower
+from pallasc.compiler.lowering.lower import Job, Lowered, lower
 from pallasc.compiler.lowering.resources import (
     check_launches,
     check_makers,
@@ -45,7 +45,6 @@ from pallasc.specs.artifacts.cubin import minimum_driver
 from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan, check_ranges, plan_to_json
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.gpus import Target
-from pallasc.specs.spec import Mesh
 
 
 class ModuleCompiler(Protocol):
@@ -108,7 +107,7 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
     """Return the labeled fields of an action key: exactly what determines the artifact."""
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
     names = list(lowered.signature.parameters)
-    regions = [[each.kernel, each.words, each.traces, each.names] for each in lowered.regions]
+    regions = [[kernel, p.words, p.traces, p.names] for kernel, p in lowered.profiles.items()]
     return {
         "artifact": str(ARTIFACT_SCHEMA),
         "module": lowered.module,
@@ -141,7 +140,7 @@ def compile_job(
     check_makers(translation, tools.ptxas, tools.record)
     kernels = kernel_resources(translation, tools.ptxas, job.target.arch)
     check_architecture(translation, kernels, job.target.arch)
-    plan = build_plan(translation, lowered.signature, job.mesh)
+    plan = build_plan(translation, lowered.signature)
     if not plan.outputs and not plan.steps:
         raise CompileError(
             "the function returns nothing, so XLA removes all of its code.",
@@ -182,23 +181,20 @@ def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
     return explain_compilation(error, job.function, "")
 
 
-def build_plan(translation: Translation, signature: Signature, mesh: Mesh = ()) -> LaunchPlan:
+def build_plan(translation: Translation, signature: LaunchPlan) -> LaunchPlan:
     """Combine the translation with the signature: map arrays to buffers.
 
     Raises:
         CompileError: the executable's inputs or outputs differ from the function's.
     """
     inputs = [i for i, buffer in enumerate(translation.buffers) if buffer.role == "input"]
-    plan = LaunchPlan(
+    plan = replace(
+        signature,
         buffers=tuple(translation.buffers),
         inputs=_bound("inputs", signature.inputs, inputs),
         outputs=_bound("outputs", signature.outputs, translation.output_buffers),
         steps=tuple(translation.steps),
-        input_tree=signature.input_tree,
-        output_tree=signature.output_tree,
-        mesh=mesh,
         profiles=tuple(translation.profiles),
-        parameters=signature.parameters,
     )
     check_ranges(plan)
     return plan
@@ -292,7 +288,7 @@ def compile_lowered(
             compile_options=call.options,
             **callbacks,
         ).serialize()
-    return translate(parse_executable(serialized), ranks=ranks, regions=lowered.regions)
+    return translate(parse_executable(serialized), ranks=ranks, profiles=lowered.profiles)
 
 
 def prepare_call(stage: Any, options: dict[str, str]) -> _Call:

@@ -29,22 +29,6 @@ from pallasc.errors import CompileError, Location, message_of
 from pallasc.specs.gpus import ARCHITECTURES, DEFAULT_MODELS, Feature, Target, capability
 from pallasc.specs.spelling import nearest
 
-
-class Need(NamedTuple):
-    """The feature that a Pallas primitive needs, and the primitive's name in messages."""
-
-    what: str
-    feature: Feature
-
-    def refusal(self, target: Target) -> str | None:
-        """Return why `target` lacks the feature, None if it has it."""
-        if self.feature in target.features:
-            return None
-        rows = [ARCHITECTURES[capability(arch)] for arch in DEFAULT_MODELS]
-        having = ", ".join(row.name for row in rows if self.feature in row.features)
-        return f"{self.what}, which {target.arch} does not have, only {having}"
-
-
 _COPIES = ("copy_gmem_to_smem", "copy_smem_to_gmem")
 _NEEDS: tuple[tuple[str, str, Feature], ...] = (
     (r".*(tcgen05|tmem).*", "tensor memory ({})", "tcgen05"),
@@ -56,8 +40,8 @@ _NEEDS: tuple[tuple[str, str, Feature], ...] = (
 """Needs by primitive: a regular expression for its name, its name in messages, and the feature."""
 
 
-def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
-    """Return the need of the Pallas primitive with this name, None if it needs no feature.
+def need_of(primitive: str, *, copies_use_tma: bool) -> tuple[str, Feature] | None:
+    """Return a Pallas primitive's name in messages and the feature that it needs, None for none.
 
     Args:
         primitive: its name, without the suffix `_p`.
@@ -66,9 +50,9 @@ def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
     name = primitive.removesuffix("_p")
     for pattern, what, feature in _NEEDS:
         if re.fullmatch(pattern, name):
-            return Need(what.format(name), feature)
+            return what.format(name), feature
     if copies_use_tma and name in (*_COPIES, "async_prefetch"):
-        return Need(f"asynchronous copies by TMA ({name})", "tma")
+        return f"asynchronous copies by TMA ({name})", "tma"
     return None
 
 
@@ -84,9 +68,14 @@ def check_instructions(jaxpr: Any, target: Target) -> None:
     for equation in equations(jaxpr):
         need = need_of(equation.primitive.name, copies_use_tma=copies_use_tma)
         if need is None and _has_cluster(equation):
-            need = Need("a cluster of blocks", "clusters")
-        if need and (refusal := need.refusal(target)):
-            raise CompileError(f"the kernel uses {refusal}", location=place_of(equation))
+            need = "a cluster of blocks", "clusters"
+        if need and need[1] not in target.features:
+            rows = [ARCHITECTURES[capability(arch)] for arch in DEFAULT_MODELS]
+            having = ", ".join(row.name for row in rows if need[1] in row.features)
+            raise CompileError(
+                f"the kernel uses {need[0]}, which {target.arch} does not have, only {having}",
+                location=place_of(equation),
+            )
 
 
 def _has_cluster(equation: Any) -> bool:
@@ -125,7 +114,7 @@ class WrongConstruct(NamedTuple):
     Attributes:
         does: the wrong behavior of the compiled kernel.
         instead: code to write instead.
-        first, last: the first and last affected JAX version; later ones are unknown.
+        first: the first affected JAX version; all later ones that pallasc supports are affected.
         is_in: returns True if an equation of a kernel has the construct; its flag is true for
             `LoweringSemantics.Warpgroup`.
     """
@@ -133,12 +122,7 @@ class WrongConstruct(NamedTuple):
     does: str
     instead: str
     first: tuple[int, int]
-    last: tuple[int, int]
     is_in: Callable[[Any, bool], bool]
-
-    def concerns(self, version: tuple[int, ...]) -> bool:
-        """Return True if this version of JAX compiles the construct wrongly."""
-        return self.first <= version[:2] <= self.last
 
 
 def _transfers_booleans(equation: Any, is_warpgroup: bool) -> bool:
@@ -168,21 +152,18 @@ BOOLEANS = WrongConstruct(
     "boolean arrays are read and written as bits, where XLA keeps a byte for each element",
     "Pass them as int8: read x_ref[...] != 0, and write value.astype(jnp.int8).",
     (0, 11),
-    (0, 12),
     _transfers_booleans,
 )
 STRIDE = WrongConstruct(
     "`stride` is lost: rows that follow each other are copied",
     "Copy row by row, or all rows, and select them afterwards.",
     (0, 10),
-    (0, 12),
     _copies_with_a_stride,
 )
 COLLECTIVE_PREFETCH = WrongConstruct(
     "`collective_axes` is lost: each block fetches all of it",
     "Prefetch a part in each block, or use LoweringSemantics.Lane.",
     (0, 10),
-    (0, 12),
     _prefetches_together,
 )
 WRONG_CONSTRUCTS = (BOOLEANS, STRIDE, COLLECTIVE_PREFETCH)
@@ -195,7 +176,7 @@ def warn_of_wrong_constructs(jaxpr: Any) -> None:
     """
     import jax
 
-    rows = [row for row in WRONG_CONSTRUCTS if row.concerns(jax.__version_info__)]
+    rows = [row for row in WRONG_CONSTRUCTS if row.first <= jax.__version_info__[:2]]
     for equation, is_warpgroup in _kernel_equations(jaxpr):
         for row in [row for row in rows if row.is_in(equation, is_warpgroup)]:
             rows.remove(row)

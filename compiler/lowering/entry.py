@@ -213,12 +213,10 @@ class Node:
     Attributes:
         structure: JAX's structure of this level.
         children: the trees in it.
-        value: the node itself.
     """
 
     structure: Any
     children: Sequence[Any]
-    value: Any = None
 
 
 @dataclass(frozen=True, slots=True)

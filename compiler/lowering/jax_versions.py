@@ -92,18 +92,6 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
         yield
 
 
-def without_locations() -> contextlib.AbstractContextManager[None]:
-    """Lower without source locations for execution by JAX itself, where Python's frames suffice.
-
-    JAX cannot lower code from a file whose name is not UTF-8.
-    """
-    from jax._src.interpreters import mlir
-    from jaxlib.mlir import ir
-
-    functions: Any = mlir
-    return patched(functions, {"source_info_to_location": lambda *_: ir.Location.unknown()})
-
-
 @contextlib.contextmanager
 def lines_of_rules() -> Iterator[None]:
     """Give operations that a backward rule traces the lines of the rule, while the context lasts.
@@ -254,41 +242,18 @@ def on_one_device(
     return mapped
 
 
-def inferred_architecture() -> tuple[int, int]:
-    """Return the compute capability that Mosaic lowers for."""
-    from jax.experimental.mosaic.gpu import core, utils
-
-    # It moved from `core` to `utils` between JAX 0.10 and 0.12.
-    module: Any = utils if hasattr(utils, "_infer_arch") else core
-    major, minor = module._infer_arch()
-    return major, minor
-
-
-def keep_64_bits() -> Any:
-    """Return a context that does not truncate 64-bit types."""
-    import jax
-    from jax import experimental
-
-    # Older versions have it only in `experimental`.
-    module: Any = jax if hasattr(jax, "enable_x64") else experimental
-    return module.enable_x64(True)
-
-
-@contextlib.contextmanager
-def adapted(target: Target) -> Iterator[None]:
-    """While the context lasts, make Mosaic lower as later versions of JAX do."""
+def adapted(target: Target) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which Mosaic lowers as later versions of JAX do."""
     import jax
 
     series = jax.__version_info__[:2]
-    with contextlib.ExitStack() as stack:
-        if series == (0, 10) and "clusters" not in target.features:
-            _adapt_before_hopper(stack)
-        if series == (0, 11):
-            stack.enter_context(_same_dump_names())
-        yield
+    if series == (0, 10) and "clusters" not in target.features:
+        return _as_before_hopper()
+    return _same_dump_names() if series == (0, 11) else contextlib.nullcontext()
 
 
-def _adapt_before_hopper(stack: contextlib.ExitStack) -> None:
+@contextlib.contextmanager
+def _as_before_hopper() -> Iterator[None]:
     """Replace two operations that do not exist before Hopper, in Mosaic of JAX 0.10.
 
     This version elects one thread of a block with `elect.sync`, and fences barrier initialization
@@ -309,9 +274,10 @@ def _adapt_before_hopper(stack: contextlib.ExitStack) -> None:
         zero = utils.c(0, index.type)
         return arith.cmpi(arith.CmpIPredicate.eq, index, zero)
 
-    for module in (gpu, utils):
-        stack.enter_context(patched(module, {"single_thread_predicate": first_thread}))
-    stack.enter_context(patched(nvvm, {"fence_mbarrier_init": lambda *_, **__: None}))
+    predicate = {"single_thread_predicate": first_thread}
+    without_fence = {"fence_mbarrier_init": lambda *_, **__: None}
+    with patched(gpu, predicate), patched(utils, predicate), patched(nvvm, without_fence):
+        yield
 
 
 def _same_dump_names() -> contextlib.AbstractContextManager[None]:

@@ -18,9 +18,10 @@ import contextlib
 import importlib
 import itertools
 import math
+import operator
 import os
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -279,21 +280,14 @@ _KERNEL = "_mosaic_gpu_kernel"
 _ARRAYS = "arrays"
 
 
-def _larger(needs: Iterable[Needs]) -> Needs:
-    """Return the needs of successive equations: the largest of each kind."""
+def _merged(
+    needs: Iterable[Needs], merge: Callable[[tuple[Part, ...], tuple[Part, ...]], tuple[Part, ...]]
+) -> Needs:
+    """Merge the needs of equations, kind by kind."""
     found: dict[str, tuple[Part, ...]] = {}
     for need in needs:
         for kind, parts in need.items():
-            found[kind] = max(found.get(kind, ()), parts, key=_aligned_bytes)
-    return found
-
-
-def _together(needs: Iterable[Needs]) -> Needs:
-    """Return the needs of nested equations, the outermost first."""
-    found: dict[str, tuple[Part, ...]] = {}
-    for need in needs:
-        for kind, parts in need.items():
-            found[kind] = found.get(kind, ()) + parts
+            found[kind] = merge(found.get(kind, ()), parts)
     return found
 
 
@@ -353,14 +347,18 @@ def _laid_out(jaxpr: Any, needs: Needs, scratch_bytes: int) -> KernelMemory:
 
 
 def _needs(jaxpr: Any, mosaic: Any, reduction_bytes: int) -> Needs:
-    """Return the needs of the equations of a jaxpr.
+    """Return the needs of the equations of a jaxpr, which follow each other.
 
     Args:
         jaxpr: the jaxpr.
         mosaic: JAX's module that lowers kernels.
         reduction_bytes: scratch memory of each reduction.
     """
-    return _larger(_needs_of(equation, mosaic, reduction_bytes) for equation in jaxpr.eqns)
+    return _largest(_needs_of(equation, mosaic, reduction_bytes) for equation in jaxpr.eqns)
+
+
+def _largest(needs: Iterable[Needs]) -> Needs:
+    return _merged(needs, lambda *parts: max(parts, key=_aligned_bytes))
 
 
 def _needs_of(equation: Any, mosaic: Any, reduction_bytes: int) -> Needs:
@@ -368,7 +366,7 @@ def _needs_of(equation: Any, mosaic: Any, reduction_bytes: int) -> Needs:
     rule = mosaic._resource_estimators.get(equation.primitive)
     if rule is not None and rule is getattr(mosaic, "_reduce_resource_estimator", None):
         return {_ARRAYS: (Part("reduction", "", "", reduction_bytes, None, stack),)}
-    inner = _larger(_needs(each, mosaic, reduction_bytes) for each in jaxprs_of(equation))
+    inner = _largest(_needs(each, mosaic, reduction_bytes) for each in jaxprs_of(equation))
     if equation.primitive.name != "run_scoped":
         return inner
     body = equation.params["jaxpr"]
@@ -377,7 +375,7 @@ def _needs_of(equation: Any, mosaic: Any, reduction_bytes: int) -> Needs:
         _allocation(str(name or ""), variable.aval, mosaic, stack)
         for name, variable in zip(names, body.invars, strict=False)
     )
-    return _together([*allocations, inner])
+    return _merged([*allocations, inner], operator.add)
 
 
 def _allocation(name: str, aval: Any, mosaic: Any, stack: Stack) -> Needs:

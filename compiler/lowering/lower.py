@@ -5,7 +5,7 @@ be switched on to explain an error.
 
 With `CompilerParams(profile_space=…)`, JAX adds a result to a kernel, and a host callback that
 writes this result to a file. A cubin cannot call the host, so the callback is removed, and the
-information needed to read the result is recorded (`Regions`). JAX's hash of a kernel identifies it.
+information needed to read the result is recorded (`Profile`). JAX's hash of a kernel identifies it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,15 @@ from pallasc.compiler.lowering.jax_versions import (
     adapted,
     devices_for,
     devices_present,
-    inferred_architecture,
     jax_mesh,
-    keep_64_bits,
     lines_of_rules,
     on_one_device,
     patched,
     source_locations,
 )
-from pallasc.compiler.lowering.mosaic_kernel import Regions
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import DTYPES
-from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan, Profile
 from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Args, Mesh
@@ -68,30 +65,18 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
-    """Inputs and outputs of a traced function; `buffer` of each binding is the leaf's number.
-
-    `parameters` is the same as in a launch plan.
-    """
-
-    inputs: tuple[Binding, ...]
-    outputs: tuple[Binding, ...]
-    input_tree: Any
-    output_tree: Any
-    parameters: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Lowered:
     """A lowered function, ready to compile, and the digest of its module.
 
-    `regions` describe how to read the traces of profiled kernels.
+    `signature` is a plan without buffers and steps, in which `buffer` of each array is the number
+    of its leaf. `profiles` has the traces of profiled kernels by the kernel's hash, without launch
+    and buffer.
     """
 
     stage: Any
     module: str
-    signature: Signature
-    regions: tuple[Regions, ...] = ()
+    signature: LaunchPlan
+    profiles: Mapping[str, Profile]
 
 
 def lower(job: Job, *, locations: bool = False) -> Lowered:
@@ -116,14 +101,14 @@ def lower(job: Job, *, locations: bool = False) -> Lowered:
             arrays = [abstract(value, sharding) for value in values]
             traced = jax.jit(callee, keep_unused=True).trace(*arrays)
             check_instructions(traced.jaxpr, job.target)
-            with _recorded_regions() as regions:
+            with _recorded_profiles() as profiles:
                 stage = traced.lower(lowering_platforms=("cuda",))
             # After lowering: if lowering fails, its error matters, not a warning. With locations,
             # this is a repeated run for a message.
             if not locations:
                 warn_of_wrong_constructs(traced.jaxpr)
-            signature = _signature(names, arrays, stage)
-    return Lowered(stage, _module_digest(stage), signature, tuple(regions.values()))
+            signature = _signature(job.mesh, names, arrays, stage)
+    return Lowered(stage, _module_digest(stage), signature, profiles)
 
 
 def _module_digest(stage: Any) -> str:
@@ -165,20 +150,16 @@ def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[N
 
     here, there = jax.default_device(devices[0]), devices_present(devices)
     has_64_bits = (DTYPES[a.dtype].bits >= 64 and a.dtype != "c64" for a in leaves(args))
-    wide = keep_64_bits() if any(has_64_bits) else nullcontext()
+    wide = jax.enable_x64(True) if any(has_64_bits) else nullcontext()
     with source_locations(enabled=locations), here, there, wide, lines_of_rules():
         yield
 
 
 def _claim_architecture(target: Target) -> None:
-    """Check that Mosaic will lower for the requested architecture.
+    """Check that this process has compiled for no other architecture.
 
-    Mosaic assumes sm_90 if it cannot determine the architecture, and registers its assembler pass
-    once per process, for the architecture of the first kernel.
+    Mosaic registers its assembler pass once per process, for the architecture of the first kernel.
     """
-    major, minor = inferred_architecture()
-    if (major, minor) != (target.major, target.minor):
-        raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{major}{minor}")
     claimed = _process_architecture.setdefault("arch", target.arch)
     if claimed != target.arch:
         raise CompileError(
@@ -231,7 +212,7 @@ def _fitting_parameters(job: Job) -> Mapping[str, Parameter]:
     return signature.parameters
 
 
-def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signature:
+def _signature(mesh: Mesh, names: list[str] | None, arrays: list[Any], stage: Any) -> LaunchPlan:
     inputs: list[Binding] = []
     labels = names if names is not None else [str(index) for index in range(len(arrays))]
     trees = [
@@ -242,18 +223,27 @@ def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signat
     input_tree = dict(zip(labels, trees, strict=True)) if names is not None else trees
     implied = isinstance(input_tree, list) or arrays_tell_order(input_tree)
     parameters = () if implied else tuple(input_tree)
-    return Signature(tuple(inputs), tuple(outputs), input_tree, output_tree, parameters)
+    return LaunchPlan(
+        buffers=(),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        steps=(),
+        input_tree=input_tree,
+        output_tree=output_tree,
+        mesh=mesh,
+        parameters=parameters,
+    )
 
 
 _CALLBACK = "dump_profile"
 
 
 @contextlib.contextmanager
-def _recorded_regions() -> Iterator[dict[str, Regions]]:
+def _recorded_profiles() -> Iterator[dict[str, Profile]]:
     """Remove the callbacks of profiled kernels from modules that are lowered in the context.
 
     Yields:
-        The regions by the hash of their kernel.
+        The profiles by the hash of their kernel.
     """
     import jax
     from jax.experimental.mosaic.gpu import core
@@ -261,7 +251,7 @@ def _recorded_regions() -> Iterator[dict[str, Regions]]:
     mosaic: Any = core
     debug: Any = jax.debug
     lower_call, callback = mosaic._mosaic_gpu_lowering_rule, debug.callback
-    recorded: dict[str, Regions] = {}
+    recorded: dict[str, Profile] = {}
     last_hash = ""
 
     def lowered(*args: Any, **kwargs: Any) -> Any:
@@ -274,7 +264,7 @@ def _recorded_regions() -> Iterator[dict[str, Regions]]:
         name = getattr(function, "__name__", "")
         if name != _CALLBACK or ".mosaic_gpu." not in f".{function.__module__}.":
             return callback(function, *args, **kwargs)
-        recorded[last_hash] = _regions(function, last_hash)
+        recorded[last_hash] = _profile(function, last_hash)
         return None
 
     with (
@@ -295,7 +285,7 @@ def _kernel_hash(results: Any) -> str:
     return bytes(ir.StringAttr(config["kernel_hash"]).value_bytes).hex()
 
 
-def _regions(function: Callable[..., Any], kernel_hash: str) -> Regions:
+def _profile(function: Callable[..., Any], kernel_hash: str) -> Profile:
     # The callback's closure is the only place where JAX keeps both.
     closure = inspect.getclosurevars(function).nonlocals
     spec, lowering = closure.get("prof_spec"), closure.get("lowering_result")
@@ -304,4 +294,4 @@ def _regions(function: Callable[..., Any], kernel_hash: str) -> Regions:
     words = int(spec.entries_per_warpgroup)
     traces = int(spec.smem_i32_elements(lowering.block)) // words
     names = sorted(spec.interned_names, key=spec.interned_names.__getitem__)
-    return Regions(kernel_hash, words, traces, tuple(names))
+    return Profile(launch=0, buffer=0, words=words, traces=traces, names=tuple(names))

@@ -26,9 +26,9 @@ that is passed back shows its buffer and offset.
 from __future__ import annotations
 
 import ctypes
-import math
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,10 +37,12 @@ from pallasc.errors import CompileError
 from pallasc.specs.artifacts.cubin import parse_cubin, parse_elf
 from pallasc.specs.artifacts.plan import (
     ELEMENT_BYTES,
+    MAP_BYTES,
     MULTICAST,
     PEER_HEAD_WORDS,
     Bytes,
     Im2col,
+    Launch,
     Parameter,
     Peers,
     PeerTable,
@@ -55,62 +57,69 @@ MOST_SENTINELS = 4095
 """Maximum number of sentinels that `_refuse_addresses` can distinguish from other data."""
 
 _SPACING = 1 << 40
-_MAP_BYTES = 128
 _LIBC = frozenset({"memcpy", "memset", "memmove", "malloc", "free"})
-_PTR, _I32, _I64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64
+_PTR, _I32, _I64, _U64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64
 _LOCK = threading.RLock()
 """Symbols are global to the process, so only one host object is used at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class TiledMap:
-    """The arguments of `mosaic_gpu_init_tma_desc`; dimensions major first, strides in elements.
-
-    `peers` is set if the map is for an array of another device (`mosaic_kernel`).
-    """
-
-    address: int
-    element_type: int
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    swizzle_bytes: int
-    window: tuple[int, ...] = ()
-    im2col: tuple[Any, ...] | None = None
-    peers: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One kernel argument: an address, or `data` passed by value with its tensor maps."""
-
-    address: int | None = None
-    data: bytes = b""
-    maps: tuple[tuple[int, TiledMap], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """The launch that one run of a host function made."""
-
-    grid: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    block: tuple[int, int, int]
-    dynamic_smem_bytes: int
-    pdl: bool
-    arguments: tuple[Argument, ...]
-
-
 def sentinel(index: int) -> int:
-    """Return the address that represents buffer `index`."""
+    """Return the address that represents array `index`."""
     return (index + 1) * _SPACING
 
 
 def locate(address: int) -> tuple[int, int]:
-    """Return the buffer index and byte offset of an address derived from a sentinel."""
+    """Return the number and byte offset of an address derived from a sentinel."""
     index, offset = divmod(address, _SPACING)
     if index == 0:
         raise CompileError(f"the host function passes {address:#x}, which is outside all buffers")
     return index - 1, offset
+
+
+@dataclass(frozen=True, slots=True)
+class Sentinels:
+    """Sentinels for `arrays` arrays on each of `ranks` devices, as device `rank` gets them.
+
+    The rank's own arrays come first, then the table on the device, then each array on each rank,
+    then the multicast address of each array.
+    """
+
+    arrays: int
+    ranks: int = 1
+    rank: int = 0
+
+    def __post_init__(self) -> None:
+        if self.arrays * (self.ranks + 2) + 1 > MOST_SENTINELS:
+            raise CompileError(f"a kernel of {self.arrays} arrays over {self.ranks} devices")
+
+    def words(self) -> list[int]:
+        """Return the table of peers."""
+        addresses = [
+            sentinel(array if peer == self.rank else self._number(array, peer))
+            for array in range(self.arrays)
+            for peer in range(self.ranks)
+        ]
+        shared = [sentinel(self._number(self.arrays, array)) for array in range(self.arrays)]
+        return [self.rank, *[0] * (PEER_HEAD_WORDS - 1), *addresses, *shared]
+
+    def _number(self, array: int, peer: int) -> int:
+        return self.arrays + 1 + array * self.ranks + peer
+
+    def find(self, address: int) -> tuple[int, int, int]:
+        """Return the array and the byte offset of an address, and the rank that it belongs to.
+
+        Raises:
+            CompileError: it is not in any array.
+        """
+        number, offset = locate(address)
+        if number < self.arrays:
+            return number, offset, self.rank
+        array, peer = divmod(number - self.arrays - 1, self.ranks)
+        if array >= self.arrays:
+            array, peer = array * self.ranks + peer - self.arrays * self.ranks, MULTICAST
+        if self.ranks == 1 or number == self.arrays or array >= self.arrays:
+            raise CompileError(f"the host function uses {address:#x}, which is in no array")
+        return array, offset, peer
 
 
 class HostObject:
@@ -136,8 +145,9 @@ class HostObject:
             names = ", ".join(unknown)
             raise CompileError(f"the kernel's host code calls unknown functions: {names}")
         self._parameter_sizes: Sequence[int] = ()
-        self._maps: list[TiledMap] = []
-        self._launches: list[Recorded] = []
+        self._sentinels = Sentinels(0)
+        self._maps: list[TensorMap] = []
+        self._launches: list[Launch] = []
         self._cubins: list[bytes] = []
         self._functions: list[tuple[str, int]] = []
         self._errors: list[BaseException] = []
@@ -167,31 +177,28 @@ class HostObject:
         ((kernel, smem_bytes),), (cubin,) = self._functions, self._cubins
         return kernel, cubin, smem_bytes
 
-    def launch(
-        self,
-        name: str,
-        *,
-        buffers: int,
-        parameter_sizes: Sequence[int],
-        peer_table: Sequence[int] = (),
-    ) -> Recorded:
+    def launch(self, name: str, *, parameter_sizes: Sequence[int], sentinels: Sentinels) -> Launch:
         """Run the host function `name` with sentinel buffers and return its one launch.
+
+        The launch has no cubin and no kernel. Its buffers are the numbers of the arrays of the
+        custom call: operands first, then results. Each tensor map has a single peer, the rank of
+        its array.
 
         Args:
             name: the function, `_mlir_ciface_…`.
-            buffers: number of buffers of the custom call: operands first, then results.
             parameter_sizes: size of each kernel parameter in bytes, from the cubin.
-            peer_table: the words of the table in which a kernel on several devices finds its peers;
-                its copy on the device is sentinel number `buffers`.
+            sentinels: the addresses of the arrays.
 
         Raises:
             CompileError: it does not launch exactly once, or passes an unknown kind of argument.
         """
-        self._parameter_sizes = parameter_sizes
-        # After the buffers: the table of peers on the device, and the table on the host.
-        table = (ctypes.c_uint64 * len(peer_table))(*peer_table)
-        tables = [sentinel(buffers), ctypes.addressof(table)] if peer_table else [None, None]
-        pointers = (_PTR * (buffers + 2))(*[sentinel(i) for i in range(buffers)], *tables)
+        self._parameter_sizes, self._sentinels = parameter_sizes, sentinels
+        # After the arrays: the table of peers on the device, and the table on the host.
+        words = sentinels.words() if sentinels.ranks > 1 else []
+        table = (_U64 * len(words))(*words)
+        tables = [sentinel(sentinels.arrays), ctypes.addressof(table)] if words else [None, None]
+        own = [sentinel(array) for array in range(sentinels.arrays)]
+        pointers = (_PTR * (len(own) + 2))(*own, *tables)
         self._maps, self._launches = [], []
         scratch = ctypes.create_string_buffer(4096)
         lead = 1 if self._version == 4 else 2
@@ -251,62 +258,75 @@ class HostObject:
         self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
         window: int,
     ) -> None:  # fmt: skip
-        shape = _read64(sizes, rank), _read64(strides, rank)
-        self._add_map(target, TiledMap(base, kind, *shape, swizzle, _read64(window, rank)))
+        shape = _read(_I64, sizes, rank), _read(_I64, strides, rank)
+        self._add_map(target, base, kind, *shape, swizzle, window=_read(_I64, window, rank))
 
     def _im2col(
         self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
         lower: int, upper: int, channels: int, rows: int, steps: int,
     ) -> None:  # fmt: skip
-        shape = _read64(sizes, rank), _read64(strides, rank)
-        low, high, step = (_read32(at, rank - 2) for at in (lower, upper, steps))
-        windows = (low, high, channels, rows, step)
-        self._add_map(target, TiledMap(base, kind, *shape, swizzle, im2col=windows))
+        shape = _read(_I64, sizes, rank), _read(_I64, strides, rank)
+        low, high, step = (
+            _read(ctypes.c_int32, at, rank - 2)[::-1] for at in (lower, upper, steps)
+        )
+        im2col = Im2col(
+            lower=[*low], upper=[*high], channels_per_pixel=channels, pixels_per_column=rows
+        )
+        self._add_map(target, base, kind, *shape, swizzle, im2col=im2col, steps=step)
 
-    def _add_map(self, target: int, tensor_map: TiledMap) -> None:
+    def _add_map(self, target: int, base: int, *arguments: Any, **window: Any) -> None:
         if target % 64:
             raise CompileError(f"a tensor map is built at {target:#x}, not aligned to 64 bytes")
-        ctypes.memmove(target, _mark(len(self._maps)), _MAP_BYTES)
-        self._maps.append(tensor_map)
+        ctypes.memmove(target, _mark(len(self._maps)), MAP_BYTES)
+        buffer, offset, peer = self._sentinels.find(base)
+        made = from_mosaic(*arguments, **window, buffer=buffer, offset=offset)
+        self._maps.append(replace(made, peers=(peer,)))
 
     def _launch_kernel(self, _function: int, *rest: int) -> None:
         shape, smem, params = rest[:9], rest[9], rest[-1]
         pdl = self._version == 3 and bool(rest[10])
         sizes = self._parameter_sizes
-        pointers = _read_pointers(params, len(sizes))
-        arguments = [*map(self._argument, pointers, sizes)]
-        self._record(shape, smem, pdl, arguments)
+        pointers = _read(_U64, params, len(sizes))
+        self._record(shape, smem, pdl, [*map(self._parameter, pointers, sizes)])
 
     def _build_spec(self, _spec: int, *rest: int) -> None:
         shape, smem, pdl, count, params, sizes = rest[:9], *rest[9:]
-        pointers, passed = _read_pointers(params, count), _read32(sizes, count)
+        pointers, passed = _read(_U64, params, count), _read(ctypes.c_int32, sizes, count)
         # Size 0 marks a device address; the pointer points to it in both cases.
-        arguments = [
-            self._argument(pointer, size) if size else _address(pointer)
+        parameters = [
+            self._parameter(pointer, size) if size else self._address(pointer)
             for pointer, size in zip(pointers, passed, strict=True)
         ]
-        self._record(shape, smem, bool(pdl), arguments)
+        self._record(shape, smem, bool(pdl), parameters)
 
     def _record(
-        self, shape: Sequence[int], smem: int, pdl: bool, arguments: list[Argument]
+        self, shape: Sequence[int], smem: int, pdl: bool, parameters: list[Parameter]
     ) -> None:
         grid, cluster, block = ((shape[i], shape[i + 1], shape[i + 2]) for i in (0, 3, 6))
-        self._launches.append(Recorded(grid, cluster, block, smem, pdl, tuple(arguments)))
+        clusters = cluster if any(cluster) else None
+        self._launches.append(Launch("", "", grid, clusters, block, smem, pdl, tuple(parameters)))
 
-    def _argument(self, pointer: int, size: int) -> Argument:
-        """Return the argument of `size` bytes at `pointer`: an address, or bytes with maps."""
+    def _address(self, pointer: int) -> Parameter:
+        address = _U64.from_address(pointer).value
+        if address == sentinel(self._sentinels.arrays):
+            return Peers()
+        array, offset, _ = self._sentinels.find(address)
+        return Pointer(array, offset)
+
+    def _parameter(self, pointer: int, size: int) -> Parameter:
+        """Return the parameter of `size` bytes at `pointer`: an address, or bytes with maps."""
         data = ctypes.string_at(pointer, size)
         by_value = self._version == 4 or size != 8
         if not by_value and int.from_bytes(data, "little") >= _SPACING:
-            return _address(pointer)
+            return self._address(pointer)
         maps = []
-        for offset in range(0, size - _MAP_BYTES + 1, _MAP_BYTES):
+        for offset in range(0, size - MAP_BYTES + 1, MAP_BYTES):
             for index, tensor_map in enumerate(self._maps):
-                if data[offset : offset + _MAP_BYTES] == _mark(index):
+                if data[offset : offset + MAP_BYTES] == _mark(index):
                     maps.append((offset, tensor_map))
-                    data = data[:offset] + bytes(_MAP_BYTES) + data[offset + _MAP_BYTES :]
+                    data = data[:offset] + bytes(MAP_BYTES) + data[offset + MAP_BYTES :]
         _refuse_addresses(data)
-        return Argument(data=data, maps=tuple(maps))
+        return Bytes(size, data.hex() if any(data) or not maps else "", tuple(maps))
 
     def _module_load(self, cubin: int) -> int:
         # Only the address is passed; the cubin is in the object's read-only data.
@@ -336,23 +356,11 @@ def _load(object_file: bytes) -> Any:
 
 def _mark(index: int) -> bytes:
     """Return the 128 bytes that represent tensor map `index`."""
-    return (b"pallasc tensor map %08d " % index).ljust(_MAP_BYTES, b"\xa5")
+    return (b"pallasc tensor map %08d " % index).ljust(MAP_BYTES, b"\xa5")
 
 
-def _read64(address: int, count: int) -> tuple[int, ...]:
-    return tuple((_I64 * count).from_address(address)) if count else ()
-
-
-def _read32(address: int, count: int) -> tuple[int, ...]:
-    return tuple((ctypes.c_int32 * count).from_address(address)) if count else ()
-
-
-def _address(pointer: int) -> Argument:
-    return Argument(address=ctypes.c_uint64.from_address(pointer).value)
-
-
-def _read_pointers(address: int, count: int) -> list[int]:
-    return [value or 0 for value in (_PTR * count).from_address(address)] if count else []
+def _read(kind: Any, address: int, count: int) -> tuple[int, ...]:
+    return tuple((kind * count).from_address(address)) if count else ()
 
 
 def _refuse_addresses(data: bytes) -> None:
@@ -379,34 +387,16 @@ _ELEMENT_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Regions:
-    """The layout of the traces of a profiled kernel (`ProfilerSpec` of JAX's mosaic/gpu).
+class MosaicKernel:
+    """A kernel that Mosaic compiled, with the launch made by its host function.
 
-    Attributes:
-        kernel: the hash of the kernel, hexadecimal.
-        words: number of 32-bit words per trace.
-        traces: number of traces per block.
-        names: the regions by their numbers.
+    The launch has no cubin, and its buffers are the numbers of the arrays of the custom call:
+    operands first, then results.
     """
 
-    kernel: str
-    words: int
-    traces: int
-    names: tuple[str, ...]
-
-    def buffer_bytes(self, grid: tuple[int, ...]) -> int:
-        """Return the size in bytes of the traces of a launch."""
-        return 4 * self.words * self.traces * math.prod(grid)
-
-
-@dataclass(frozen=True, slots=True)
-class MosaicKernel:
-    """A kernel that Mosaic compiled, with the launch made by its host function."""
-
     hash: str
-    name: str
     cubin: bytes
-    launch: Recorded
+    launch: Launch
     uses_nvshmem: bool
     uses_multimem: bool
 
@@ -435,7 +425,15 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
             name, cubin, smem = proto.kernel_name, proto.gpu_binary, proto.smem_bytes
         kernels = parse_cubin(cubin).kernels
         sizes = [parameter.size for parameter in kernels[name].parameters]
-        launch = _launch(host, proto.host_func_name, buffers, sizes, ranks)
+        each_rank = [
+            host.launch(
+                proto.host_func_name,
+                parameter_sizes=sizes,
+                sentinels=Sentinels(buffers, ranks, rank),
+            )
+            for rank in range(ranks)
+        ]
+        launch = join_ranks(each_rank)
     if smem and launch.dynamic_smem_bytes != smem:
         raise CompileError(
             f"{name} declares {smem} bytes of shared memory and is launched with "
@@ -443,109 +441,93 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
         )
     return MosaicKernel(
         hash=proto.kernel_hash.hex(),
-        name=name,
         cubin=cubin,
-        launch=launch,
+        launch=replace(launch, kernel=name),
         uses_nvshmem=proto.is_nvshmem_used,
         uses_multimem=proto.is_multimem_used,
     )
 
 
-def _launch(
-    host: HostObject, name: str, buffers: int, sizes: Sequence[int], ranks: int
-) -> Recorded:
-    if ranks == 1:
-        return host.launch(name, buffers=buffers, parameter_sizes=sizes)
-    sentinels = PeerSentinels(buffers, ranks)
-    recorded = [
-        host.launch(name, buffers=buffers, parameter_sizes=sizes, peer_table=sentinels.words(rank))
-        for rank in range(ranks)
-    ]
-    return join_ranks(recorded, sentinels)
-
-
 # ---- parameters
 
 
-def mosaic_parameter(
-    argument: Argument, positions: list[tuple[int, int]], sizes: Sequence[int]
-) -> Parameter:
-    """Turn an argument from the host function into a parameter of the plan.
+def placed(parameter: Parameter, arrays: Sequence[Pointer]) -> Parameter:
+    """Return a parameter of a Mosaic kernel, whose buffers are numbers of arrays, for these arrays.
 
     Args:
-        argument: the argument.
-        positions: (buffer, byte offset) of each operand of the call, then of each result.
-        sizes: the size of each, as in `Pointer`.
-
-    Raises:
-        CompileError: it does not point to a buffer of the call, or a tensor map breaks a rule.
+        parameter: the parameter.
+        arrays: the arrays of the call: operands first, then results.
     """
-    if argument.address is not None:
-        index, inner = locate(argument.address)
-        if (index, inner) == (len(positions), 0):
-            return Peers()
-        buffer, offset = _resolve(argument.address, positions)
-        return Pointer(buffer, offset, max(sizes[index] - inner, 0))
-    maps = []
-    for at, tensor_map in argument.maps:
-        buffer, offset = _resolve(tensor_map.address, positions)
-        maps.append((at, from_mosaic(tensor_map, buffer=buffer, offset=offset)))
-    data = argument.data.hex() if any(argument.data) or not maps else ""
-    return Bytes(len(argument.data), data, tuple(maps))
+
+    def place(tensor_map: TensorMap) -> TensorMap:
+        array = arrays[tensor_map.buffer]
+        return replace(tensor_map, buffer=array.buffer, offset=array.offset + tensor_map.offset)
+
+    if isinstance(parameter, Pointer):
+        array, offset = arrays[parameter.buffer], parameter.offset
+        return Pointer(array.buffer, array.offset + offset, max(array.size - offset, 0))
+    return _with_maps(parameter, place)
 
 
-def _resolve(address: int, positions: list[tuple[int, int]]) -> tuple[int, int]:
-    index, inner = locate(address)
-    if index >= len(positions):
-        raise CompileError(f"the host function uses buffer {index} of {len(positions)}")
-    buffer, offset = positions[index]
-    return buffer, offset + inner
+def _with_maps(parameter: Parameter, change: Callable[[TensorMap], TensorMap]) -> Parameter:
+    """Return a parameter with each of its tensor maps changed."""
+    if not isinstance(parameter, Bytes):
+        return parameter
+    maps = tuple((at, change(tensor_map)) for at, tensor_map in parameter.tensor_maps)
+    return replace(parameter, tensor_maps=maps)
 
 
-def from_mosaic(recorded: TiledMap, *, buffer: int, offset: int) -> TensorMap:
-    """Return the tensor map that Mosaic's runtime would encode for `recorded`.
+def from_mosaic(
+    element_type: int,
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    swizzle_bytes: int,
+    *,
+    buffer: int,
+    offset: int,
+    window: tuple[int, ...] = (),
+    im2col: Im2col | None = None,
+    steps: tuple[int, ...] = (),
+) -> TensorMap:
+    """Return the tensor map that Mosaic's runtime would encode.
 
     Types smaller than a byte are packed into bytes along the minor dimension, as in
     `mosaic_gpu_init_tma_desc`.
 
+    Args:
+        element_type: number of the element type.
+        sizes: sizes of the dimensions, major first.
+        strides: strides in elements, major first.
+        swizzle_bytes: width of the swizzle; 16 is none.
+        buffer: number of the array.
+        offset: byte offset in it.
+        window: sizes of the box, major first.
+        im2col: the window of a convolution instead of `window`.
+        steps: element strides of its spatial dimensions, minor first.
+
     Raises:
         CompileError: an unknown element type or a broken rule.
     """
-    if recorded.element_type not in _ELEMENT_TYPES:
-        raise CompileError(f"tensor map with unknown element type {recorded.element_type}")
-    dtype, bits = _ELEMENT_TYPES[recorded.element_type]
+    if element_type not in _ELEMENT_TYPES:
+        raise CompileError(f"tensor map with unknown element type {element_type}")
+    dtype, bits = _ELEMENT_TYPES[element_type]
     packing = max(1, 8 // bits)
-    sizes, strides, window = list(recorded.sizes), list(recorded.strides), list(recorded.window)
-    if strides[-1:] != [1]:
-        raise CompileError(f"tensor map whose minor stride is {strides[-1:]} instead of 1")
+    if strides[-1:] != (1,):
+        raise CompileError(f"tensor map whose minor stride is {[*strides[-1:]]} instead of 1")
     packed = [sizes[-1], *strides[:-1], *window[-1:]]
     if any(value % packing for value in packed):
         raise CompileError(f"tensor map of {bits}-bit elements that does not fill bytes: {packed}")
-    sizes[-1] //= packing
-    strides = [stride // packing for stride in strides[:-1]]
-    if window:
-        window[-1] //= packing
-    element_strides, im2col = (1,) * len(sizes), None
-    if recorded.im2col is not None:
-        lower, upper, channels, rows, steps = recorded.im2col
-        element_strides = (1, *reversed(steps), 1)
-        im2col = Im2col(
-            lower=list(reversed(lower)),
-            upper=list(reversed(upper)),
-            channels_per_pixel=channels,
-            pixels_per_column=rows,
-        )
+    box = [size // packing for size in window[-1:]] + [*window[-2::-1]]
     result = TensorMap(
         buffer=buffer,
         offset=offset,
         dtype=dtype,
-        dims=tuple(reversed(sizes)),
-        strides=tuple(stride * ELEMENT_BYTES[dtype] for stride in reversed(strides)),
-        box=tuple(reversed(window)),
-        element_strides=element_strides,
-        swizzle=0 if recorded.swizzle_bytes == 16 else recorded.swizzle_bytes,
+        dims=(sizes[-1] // packing, *sizes[-2::-1]),
+        strides=tuple(each // packing * ELEMENT_BYTES[dtype] for each in strides[-2::-1]),
+        box=tuple(box),
+        element_strides=(1, *steps, 1) if im2col else (1,) * len(sizes),
+        swizzle=0 if swizzle_bytes == 16 else swizzle_bytes,
         im2col=im2col,
-        peers=recorded.peers,
     )
     check_tensor_map(result)
     return result
@@ -565,84 +547,35 @@ def check_tensor_map(tensor_map: TensorMap) -> None:
 # ---- several devices
 
 
-@dataclass(frozen=True, slots=True)
-class PeerSentinels:
-    """Sentinels for `arrays` arrays on `ranks` devices.
-
-    The rank's own arrays come first, then the table on the device, then each array on each rank,
-    then the multicast address of each array.
-    """
-
-    arrays: int
-    ranks: int
-
-    def __post_init__(self) -> None:
-        if self.arrays * (self.ranks + 2) + 1 > MOST_SENTINELS:
-            raise CompileError(f"a kernel of {self.arrays} arrays over {self.ranks} devices")
-
-    def words(self, rank: int) -> list[int]:
-        """Return the table for `rank`."""
-        addresses = [
-            sentinel(array if peer == rank else self._number(array, peer))
-            for array in range(self.arrays)
-            for peer in range(self.ranks)
-        ]
-        shared = [sentinel(self._number(self.arrays, array)) for array in range(self.arrays)]
-        return [rank, *[0] * (PEER_HEAD_WORDS - 1), *addresses, *shared]
-
-    def _number(self, array: int, peer: int) -> int:
-        return self.arrays + 1 + array * self.ranks + peer
-
-    def own(self, address: int, rank: int) -> tuple[int, int]:
-        """Return the address in the rank's own copy of the array, and the rank that it belongs to.
-
-        Raises:
-            CompileError: it is not in any array.
-        """
-        number, offset = locate(address)
-        if number < self.arrays:
-            return address, rank
-        array, peer = divmod(number - self.arrays - 1, self.ranks)
-        if array >= self.arrays:
-            array, peer = array * self.ranks + peer - self.arrays * self.ranks, MULTICAST
-        if number <= self.arrays or array >= self.arrays:
-            raise CompileError(f"the host function builds a tensor map on address {address:#x}")
-        return sentinel(array) + offset, peer
-
-
-def join_ranks(recorded: Sequence[Recorded], sentinels: PeerSentinels) -> Recorded:
+def join_ranks(launches: Sequence[Launch]) -> Launch:
     """Return the launch that all ranks make, with the peers of each tensor map.
 
     Raises:
         CompileError: the launches differ between ranks in more than the owners of tensor maps.
     """
-    launches: list[Recorded] = []
-    peers: list[list[int]] = []
-    for rank, launch in enumerate(recorded):
-        own = [sentinels.own(address, rank) for address in _map_addresses(launch)]
-        launches.append(_with_maps(launch, [{"address": address} for address, _ in own]))
-        peers.append([peer for _, peer in own])
-    first, *others = launches
+    first, *others = (_with_peers(launch, itertools.repeat(None)) for launch in launches)
     if any(other != first for other in others):
         raise CompileError("the host function launches something different on each device")
-    own_ranks = tuple(range(len(recorded)))
-    by_map = [None if ranks == own_ranks else ranks for ranks in zip(*peers, strict=True)]
-    return _with_maps(first, [{"peers": ranks} for ranks in by_map])
+    own = tuple(range(len(launches)))
+    by_map = zip(*map(_peers, launches), strict=True)
+    return _with_peers(first, (None if peers == own else peers for peers in by_map))
 
 
-def _map_addresses(launch: Recorded) -> list[int]:
-    return [tensor_map.address for argument in launch.arguments for _, tensor_map in argument.maps]
-
-
-def _with_maps(launch: Recorded, changes: Iterable[Mapping[str, Any]]) -> Recorded:
-    remaining = iter(changes)
-    arguments = [
-        replace(
-            argument, maps=tuple((at, replace(m, **next(remaining))) for at, m in argument.maps)
-        )
-        for argument in launch.arguments
+def _peers(launch: Launch) -> list[int]:
+    return [
+        peer
+        for parameter in launch.parameters
+        if isinstance(parameter, Bytes)
+        for _, tensor_map in parameter.tensor_maps
+        for peer in tensor_map.peers or ()
     ]
-    return replace(launch, arguments=tuple(arguments))
+
+
+def _with_peers(launch: Launch, peers: Iterator[tuple[int, ...] | None]) -> Launch:
+    def change(tensor_map: TensorMap) -> TensorMap:
+        return replace(tensor_map, peers=next(peers))
+
+    return replace(launch, parameters=tuple(_with_maps(each, change) for each in launch.parameters))
 
 
 def uses_peers(call: Any) -> bool:
@@ -651,13 +584,13 @@ def uses_peers(call: Any) -> bool:
 
 
 def peer_table(
-    call: Any, places: Sequence[tuple[int, int]], *, multimem: bool, ranks: int
+    call: Any, arrays: Sequence[Pointer], *, multimem: bool, ranks: int
 ) -> PeerTable | None:
     """Return the table that a custom call needs, None if it needs none.
 
     Args:
         call: the custom call.
-        places: buffer and offset of its operands, then of its results.
+        arrays: its operands, then its results.
         multimem: whether the kernel uses multicast addresses.
         ranks: number of devices that run it together.
 
@@ -671,14 +604,15 @@ def peer_table(
     if devices != list(range(ranks)):
         raise CompileError(f"a Mosaic kernel for {ranks} devices names devices {devices}")
     flags = next((_numbers(attributes[name]) for name in _SYMMETRIC if name in attributes), [])
-    if len(flags) not in (0, len(places)):
+    if len(flags) not in (0, len(arrays)):
         raise CompileError(
             f"a Mosaic kernel has symmetric-memory flags for {len(flags)} arrays, "
-            f"expected {len(places)}"
+            f"expected {len(arrays)}"
         )
     symmetric = tuple(number for number, flag in enumerate(flags) if flag)
     barrier = not _is_true(attributes.get("skip_device_barrier"))
-    return PeerTable(ranks, tuple(places), symmetric, multimem, barrier)
+    places = tuple((array.buffer, array.offset) for array in arrays)
+    return PeerTable(ranks, places, symmetric, multimem, barrier)
 
 
 def _attributes(call: Any) -> Mapping[str, object]:

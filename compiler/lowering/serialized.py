@@ -292,12 +292,6 @@ descriptors in the installed CUDA plugin. The messages are proto2 here, so that 
 empty inner message is preserved.
 """
 
-_SCALARS = {
-    "int64": 3, "uint64": 4, "int32": 5, "fixed64": 6, "fixed32": 7, "bool": 8, "string": 9,
-    "bytes": 12, "uint32": 13,
-}  # fmt: skip
-"""Numbers in `google.protobuf.FieldDescriptorProto.Type`."""
-
 _PACKAGE = "pallasc.xla"
 
 
@@ -332,10 +326,10 @@ def _pool() -> Any:
         message = file.message_type.add(name=message_name)
         for name, number, kind, repeated in rows:
             field = message.field.add(name=name, number=number, label=3 if repeated else 1)
-            if kind in _SCALARS:
-                field.type = _SCALARS[kind]
+            if kind[0].isupper():
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
             else:
-                field.type, field.type_name = 11, f".{_PACKAGE}.{kind}"
+                field.type = field.Type.Value(f"TYPE_{kind.upper()}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return pool

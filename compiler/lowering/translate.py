@@ -8,8 +8,9 @@ stream.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
 from pallasc.compiler.lowering.allocations import (
@@ -23,23 +24,20 @@ from pallasc.compiler.lowering.allocations import (
 )
 from pallasc.compiler.lowering.mosaic_kernel import (
     MosaicKernel,
-    Regions,
-    mosaic_parameter,
     peer_table,
+    placed,
     read_mosaic_kernel,
     uses_peers,
 )
 from pallasc.compiler.lowering.serialized import refuse_unknown_fields
 from pallasc.errors import CompileError, UnsupportedError
-from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
+from pallasc.specs.artifacts.cubin import Cubin, parse_cubin
 from pallasc.specs.artifacts.plan import (
     Buffer,
-    Bytes,
     Copy,
     Dim3,
     Fill,
     Launch,
-    Parameter,
     Pointer,
     Profile,
     Step,
@@ -77,7 +75,6 @@ class Translation:
     output_buffers: list[int]
     steps: list[Step] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    mosaic: list[MosaicKernel] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
     _cubins: dict[str, Cubin] = field(default_factory=dict)
 
@@ -88,13 +85,15 @@ class Translation:
         return self._cubins[key]
 
 
-def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = ()) -> Translation:
+def translate(
+    executable: Any, *, ranks: int = 1, profiles: Mapping[str, Profile] | None = None
+) -> Translation:
     """Translate the `GpuExecutableProto` of a function whose unused arguments were kept.
 
     Args:
         executable: the message.
         ranks: number of devices that run it together.
-        regions: how to read the traces of profiled kernels.
+        profiles: the traces of profiled kernels by the kernel's hash, without launch and buffer.
 
     Raises:
         UnsupportedStepError: the function contains a step that cannot be launched from a cubin.
@@ -109,8 +108,7 @@ def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = (
             key = digest(data)
             result.blobs[key] = data
             buffers[number] = Buffer("constant", len(data), digest=key)
-        by_hash = {kernel.kernel: kernel for kernel in regions}
-        _Translator(executable, result, ranks, by_hash).run(executable.thunks, places)
+        _Translator(executable, result, ranks, profiles or {}).run(executable.thunks, places)
         return result
     except (LookupError, ValueError, TypeError, OverflowError) as error:
         raise CompileError(f"the executable's parts contradict each other: {error!r}") from error
@@ -123,7 +121,7 @@ class _Translator:
     executable: Any
     result: Translation
     ranks: int
-    regions: Mapping[str, Regions]
+    profiles: Mapping[str, Profile]
     _mosaics: dict[bytes, MosaicKernel] = field(default_factory=dict)
     _rounds: list[int] = field(default_factory=list)
 
@@ -203,30 +201,29 @@ class _Translator:
         if body.tma_metadata:
             self._refuse(thunk, "a kernel of XLA with tensor maps")
         slices = packed([argument.slice for argument in body.args], spec)
-        self._launch(
-            thunk,
-            spec.cubin.data,
+        for index in body.zeroed_output_buffer_indices:
+            self._fill(slices[index], places, 0, 1)
+        launch = Launch(
             kernel=spec.kernel_name,
+            cubin="",
             grid=_dim3(kernel.block_dims),
             cluster=None if cluster == (1, 1, 1) else cluster,
             block=_dim3(kernel.thread_dims),
             dynamic_smem_bytes=kernel.shared_memory_bytes,
             pdl=body.use_pdl,
-            parameters=self._xla_parameters(body, slices, places),
+            parameters=tuple(self._arrays(slices, places)),
             origin="xla",
         )
+        self._launch(thunk, spec.cubin.data, launch)
 
-    def _xla_parameters(
-        self, body: Any, slices: list[Any], places: Places
-    ) -> tuple[Parameter, ...]:
-        """Return the parameters of an XLA kernel; add steps that zero its outputs first."""
-        for index in body.zeroed_output_buffer_indices:
-            self._fill(slices[index], places, 0, 1)
-        positions = [place(piece, places) for piece in slices]
-        return tuple(
-            Pointer(*position, self._size_before_others(position, piece.size))
-            for position, piece in zip(positions, slices, strict=True)
-        )
+    def _arrays(self, slices: Sequence[Any], places: Places) -> list[Pointer]:
+        """Return the arrays in slices of allocations."""
+        arrays = []
+        for piece in slices:
+            buffer, offset = place(piece, places)
+            is_last = offset + piece.size >= self.result.buffers[buffer].size
+            arrays.append(Pointer(buffer, offset, 0 if is_last else piece.size))
+        return arrays
 
     def custom_call_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         if body.target_name != MOSAIC_TARGET:
@@ -242,51 +239,33 @@ class _Translator:
         if mosaic.uses_nvshmem or (self.ranks == 1 and mosaic.uses_multimem):
             what = "a Mosaic kernel over several devices (NVSHMEM or multimem)"
             self._refuse(thunk, what, _MESH_HINT)
-        launch = mosaic.launch
-        positions = [place(piece, places) for piece in slices]
-        sizes = [
-            self._size_before_others(position, piece.size)
-            for position, piece in zip(positions, slices, strict=True)
-        ]
-        if mosaic.hash in self.regions:
-            positions[-1] = self._profile(self.regions[mosaic.hash], mosaic)
-            sizes[-1] = 0
+        arrays = self._arrays(slices, places)
+        if mosaic.hash in self.profiles:
+            arrays[-1] = self._profile(self.profiles[mosaic.hash], mosaic.launch)
         operands = sum(item.HasField("shaped_slice") for item in body.operands)
-        into, back = self._aligned(positions, [piece.size for piece in slices], operands)
+        into, back = self._aligned(arrays, [piece.size for piece in slices], operands)
         self.result.steps += into
-        self._launch(
-            thunk,
-            mosaic.cubin,
-            kernel=mosaic.name,
-            grid=launch.grid,
-            cluster=launch.cluster if any(launch.cluster) else None,
-            block=launch.block,
-            dynamic_smem_bytes=launch.dynamic_smem_bytes,
-            pdl=launch.pdl,
-            parameters=tuple(mosaic_parameter(each, positions, sizes) for each in launch.arguments),
-            peer_table=peer_table(body, positions, multimem=mosaic.uses_multimem, ranks=self.ranks),
+        launch = replace(
+            mosaic.launch,
+            parameters=tuple(placed(each, arrays) for each in mosaic.launch.parameters),
+            peer_table=peer_table(body, arrays, multimem=mosaic.uses_multimem, ranks=self.ranks),
         )
+        self._launch(thunk, mosaic.cubin, launch)
         self.result.steps += back
-
-    def _size_before_others(self, position: tuple[int, int], size: int) -> int:
-        """Return the size of an array, or 0 if it extends to the end of its buffer."""
-        buffer, offset = position
-        return size if offset + size < self.result.buffers[buffer].size else 0
 
     def _mosaic(self, state: bytes, buffers: int) -> MosaicKernel:
         """Return the kernel of a call; it is parsed once for all iterations of a loop."""
         if state not in self._mosaics:
             self._mosaics[state] = read_mosaic_kernel(state, buffers=buffers, ranks=self.ranks)
-            self.result.mosaic.append(self._mosaics[state])
         return self._mosaics[state]
 
     def _aligned(
-        self, positions: list[tuple[int, int]], sizes: Sequence[int], operands: int
+        self, arrays: list[Pointer], sizes: Sequence[int], operands: int
     ) -> tuple[list[Step], list[Step]]:
         """Move arrays without the alignment that Mosaic assumes to separate buffers.
 
         Args:
-            positions: buffer and offset of operands, then of results; changed in place.
+            arrays: operands, then results; changed in place.
             sizes: their sizes in bytes.
             operands: number of operands among them.
 
@@ -296,30 +275,28 @@ class _Translator:
         moved: dict[tuple[int, int, int], int] = {}
         into: list[Step] = []
         back: list[Step] = []
-        for index, ((buffer, offset), size) in enumerate(zip(list(positions), sizes, strict=True)):
-            if offset % MOSAIC_ALIGNMENT == 0:
+        for index, (array, size) in enumerate(zip([*arrays], sizes, strict=True)):
+            piece = (array.buffer, array.offset, size)
+            if array.offset % MOSAIC_ALIGNMENT == 0:
                 continue
-            piece = (buffer, offset, size)
             if piece not in moved:
                 moved[piece] = len(self.result.buffers)
                 self.result.buffers.append(Buffer("temporary", size))
                 if index < operands and size:
-                    into.append(Copy(buffer, offset, moved[piece], 0, size))
-            positions[index] = (moved[piece], 0)
+                    into.append(Copy(*piece[:2], moved[piece], 0, size))
+            arrays[index] = replace(array, buffer=moved[piece], offset=0)
             if index >= operands and size:
-                back.append(Copy(moved[piece], 0, buffer, offset, size))
+                back.append(Copy(moved[piece], 0, *piece))
         return into, back
 
-    def _profile(self, regions: Regions, mosaic: MosaicKernel) -> tuple[int, int]:
+    def _profile(self, profile: Profile, launch: Launch) -> Pointer:
         """Add a buffer for the traces of a launch, since XLA reuses their memory in later steps."""
         number = len(self.result.buffers)
-        size = regions.buffer_bytes(mosaic.launch.grid)
+        size = 4 * profile.words * profile.traces * math.prod(launch.grid)
         self.result.buffers.append(Buffer("temporary", size))
-        launch = sum(isinstance(step, Launch) for step in self.result.steps)
-        self.result.profiles.append(
-            Profile(launch, number, regions.words, regions.traces, regions.names)
-        )
-        return number, 0
+        earlier = sum(isinstance(step, Launch) for step in self.result.steps)
+        self.result.profiles.append(replace(profile, launch=earlier, buffer=number))
+        return Pointer(number, 0)
 
     def dynamic_slice_fusion_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         inner = fusion_places(body, places, self._rounds)
@@ -327,36 +304,22 @@ class _Translator:
             self._refuse(thunk, "a slice at an offset that is computed at run time")
         self.run(body.embedded_thunks.thunks, inner)
 
-    def _launch(self, thunk: Any, cubin: bytes, **fields: Any) -> None:
-        """Append a launch of a kernel in a cubin; `fields` are further fields of `Launch`."""
+    def _launch(self, thunk: Any, cubin: bytes, launch: Launch) -> None:
+        """Append a launch of a kernel in a cubin."""
         key = digest(cubin)
         self.result.blobs[key] = cubin
-        launch = Launch(cubin=key, label=thunk.thunk_info.profile_annotation, **fields)
-        check_signature(launch, self.result.cubin(key).kernels)
+        launch = replace(launch, cubin=key, label=thunk.thunk_info.profile_annotation)
+        kernels = self.result.cubin(key).kernels
+        if launch.kernel not in kernels:
+            raise CompileError(f"the cubin does not contain the kernel {launch.kernel}")
+        sizes = [parameter.size for parameter in kernels[launch.kernel].parameters]
+        launch.check_parameters(sizes, "its cubin")
         self.result.steps.append(launch)
 
 
 def _dim3(message: Any) -> Dim3:
     point = message.coordinates
     return (max(1, point.x), max(1, point.y), max(1, point.z))
-
-
-def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
-    """Check a launch's parameters against the signature in the cubin.
-
-    Raises:
-        CompileError: the kernel is not in the cubin, or count or sizes differ.
-    """
-    kernel = kernels.get(launch.kernel)
-    if kernel is None:
-        raise CompileError(f"the cubin does not contain the kernel {launch.kernel}")
-    passed = [p.size if isinstance(p, Bytes) else 8 for p in launch.parameters]
-    declared = [parameter.size for parameter in kernel.parameters]
-    if passed != declared:
-        raise CompileError(
-            f"the plan passes parameters of {passed} bytes to {launch.kernel}, "
-            f"whose signature has {declared}"
-        )
 
 
 # ---- names for messages

@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.lowering.compile import build_plan, check_architecture, minimum_driver_of
-from pallasc.compiler.lowering.lower import Signature
 from pallasc.compiler.lowering.translate import Translation
 from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.cubin import parse_cubin
-from pallasc.specs.artifacts.plan import Binding, Buffer
+from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 from pallasc.specs.canonical import digest
 
 _X = Binding("x", "f32", (4,), 0)
 _OUT = Binding("out", "f32", (4,), 0)
 
 
-def _signature(inputs: int, outputs: int) -> Signature:
+def _signature(inputs: int, outputs: int) -> LaunchPlan:
     tree: Any = {str(n): n for n in range(inputs)}
-    return Signature((_X,) * inputs, (_OUT,) * outputs, tree, {"tuple": list(range(outputs))})
+    results = {"tuple": list(range(outputs))}
+    return LaunchPlan((), (_X,) * inputs, (_OUT,) * outputs, (), tree, results)
 
 
 def _translation() -> Translation:

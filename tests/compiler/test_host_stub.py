@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.mosaic_kernel import HostObject, locate, sentinel
+from pallasc.compiler.lowering.mosaic_kernel import HostObject, Sentinels, locate, sentinel
 from pallasc.errors import CompileError, CorruptError
+from pallasc.specs.artifacts.plan import Bytes, Pointer
 
 _DECLARATIONS = """
 declare void @mosaic_gpu_init_tma_desc(ptr, ptr, i64, i64, ptr, ptr, i64, ptr)
@@ -82,7 +83,7 @@ def _array(name: str, kind: str, values: tuple[int, ...]) -> str:
 
 def _launch(data: bytes, *sizes: int, buffers: int = 2) -> Any:
     with HostObject(data, 4) as host:
-        return host.launch("k", buffers=buffers, parameter_sizes=sizes)
+        return host.launch("k", parameter_sizes=sizes, sentinels=Sentinels(buffers))
 
 
 def test_addresses_say_their_buffer_and_offset() -> None:
@@ -115,9 +116,12 @@ def test_windows_come_with_their_bounds() -> None:
         "ptr %shape, ptr %strides, i64 64, ptr %low, ptr %high, i64 32, i64 48, ptr %steps)\n"
         + _argument(0, "%map", 128)
     )  # fmt: skip
-    ((_, found),) = _launch(_spec(body, 1), 128).arguments[0].maps
-    assert found.im2col == ((-1, -2), (-3, 4), 32, 48, (1, 2))
-    assert (found.sizes, found.window) == ((2, 16, 8, 64), ())
+    ((_, found),) = _launch(_spec(body, 1), 128).parameters[0].tensor_maps
+    assert found.im2col == {
+        "lower": [-2, -1], "upper": [4, -3], "channels_per_pixel": 32, "pixels_per_column": 48,
+    }  # fmt: skip
+    assert (found.dims, found.box) == ((64, 8, 16, 2), ())
+    assert found.element_strides == (1, 2, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def test_what_is_not_understood_is_refused(
 ) -> None:
     with pytest.raises(CompileError, match=words):
         _launch(_spec(body, arguments, calls=calls), *sizes)
-    assert _launch(_spec("", 0)).arguments == ()  # the next one is not affected
+    assert _launch(_spec("", 0)).parameters == ()  # the next one is not affected
 
 
 def test_names_that_are_not_there_are_refused() -> None:
@@ -146,7 +150,7 @@ def test_names_that_are_not_there_are_refused() -> None:
         HostObject(_spec("", 0), 4) as host,
         pytest.raises(CompileError, match="does not define other"),
     ):
-        host.launch("other", buffers=0, parameter_sizes=())
+        host.launch("other", parameter_sizes=(), sentinels=Sentinels(0))
 
 
 def test_what_is_no_object_or_truncated_is_refused() -> None:
@@ -175,8 +179,7 @@ def _stream_object(pdl: bool) -> bytes:
 @pytest.mark.parametrize(("version", "pdl"), [(1, False), (3, True)])
 def test_launches_on_a_stream_take_the_sizes_of_the_signature(version: int, pdl: bool) -> None:
     with HostObject(_stream_object(pdl), version) as host:
-        launch = host.launch("k", buffers=2, parameter_sizes=[8, 4])
+        launch = host.launch("k", parameter_sizes=[8, 4], sentinels=Sentinels(2))
     assert (launch.grid, launch.block, launch.pdl) == ((132, 2, 1), (128, 3, 1), pdl)
     assert launch.dynamic_smem_bytes == 64
-    pointer, value = launch.arguments
-    assert (locate(pointer.address or 0), value.data) == ((1, 64), b"\5\0\0\0")
+    assert launch.parameters == (Pointer(1, 64), Bytes(4, "05000000", ()))

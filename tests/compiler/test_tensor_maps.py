@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.mosaic_kernel import TiledMap, check_tensor_map, from_mosaic
+from pallasc.compiler.lowering.mosaic_kernel import check_tensor_map, from_mosaic
 from pallasc.errors import CompileError
-from pallasc.specs.artifacts.plan import TensorMap
+from pallasc.specs.artifacts.plan import Im2col, TensorMap
 
 # f16[8, 64, 256], windows of [1, 8, 64]
-RECORDED = TiledMap(1 << 40, 5, (8, 64, 256), (16384, 256, 1), 128, (1, 8, 64))
+RECORDED: dict[str, Any] = {
+    "element_type": 5, "sizes": (8, 64, 256), "strides": (16384, 256, 1), "swizzle_bytes": 128,
+    "window": (1, 8, 64),
+}  # fmt: skip
+made = partial(from_mosaic, buffer=0, offset=0)
 
 
 def test_dimensions_are_reversed_and_strides_are_bytes() -> None:
-    assert from_mosaic(RECORDED, buffer=2, offset=512) == TensorMap(
+    assert from_mosaic(**RECORDED, buffer=2, offset=512) == TensorMap(
         buffer=2, offset=512, dtype="float16", dims=(256, 64, 8), strides=(512, 32768),
         box=(64, 8, 1), element_strides=(1, 1, 1), swizzle=128,
     )  # fmt: skip
@@ -30,8 +35,7 @@ def test_dimensions_are_reversed_and_strides_are_bytes() -> None:
     ],
 )  # fmt: skip
 def test_element_types_have_the_drivers_names_and_sizes(kind: int, dtype: str, size: int) -> None:
-    recorded = TiledMap(0, kind, (8, 256), (256, 1), 16, (8, 32))
-    found = from_mosaic(recorded, buffer=0, offset=0)
+    found = made(kind, (8, 256), (256, 1), 16, window=(8, 32))
     assert (found.dtype, found.strides) == (dtype, (256 * size,))
 
 
@@ -39,8 +43,7 @@ def test_element_types_have_the_drivers_names_and_sizes(kind: int, dtype: str, s
 def test_elements_under_a_byte_are_packed_along_the_minor_dimension(
     kind: int, packing: int
 ) -> None:
-    recorded = TiledMap(0, kind, (64, 1024), (1024, 1), 16, (8, 256))
-    found = from_mosaic(recorded, buffer=0, offset=0)
+    found = made(kind, (64, 1024), (1024, 1), 16, window=(8, 256))
     assert (found.dtype, found.dims, found.strides, found.box) == (
         "uint8", (1024 // packing, 64), (1024 // packing,), (256 // packing, 8),
     )  # fmt: skip
@@ -48,21 +51,16 @@ def test_elements_under_a_byte_are_packed_along_the_minor_dimension(
 
 def test_elements_that_do_not_fill_bytes_are_refused_and_a_swizzle_of_16_bytes_means_none() -> None:
     with pytest.raises(CompileError, match="4-bit elements that does not fill bytes"):
-        from_mosaic(TiledMap(0, 0, (4, 33), (33, 1), 16, (1, 32)), buffer=0, offset=0)
-    assert from_mosaic(replace(RECORDED, swizzle_bytes=16), buffer=0, offset=0).swizzle == 0
+        made(0, (4, 33), (33, 1), 16, window=(1, 32))
+    assert made(**{**RECORDED, "swizzle_bytes": 16}).swizzle == 0
 
 
-def test_windows_have_their_bounds_reversed_and_strides_of_the_spatial_dimensions() -> None:
-    recorded = TiledMap(
-        0, 5, (2, 16, 8, 64), (8192, 512, 64, 1), 64,
-        im2col=((-1, -2), (-1, 0), 32, 64, (1, 2)),
-    )  # fmt: skip
-    found = from_mosaic(recorded, buffer=0, offset=0)
+def test_windows_have_strides_of_the_spatial_dimensions() -> None:
+    bounds = Im2col(lower=[-2, -1], upper=[0, -1], channels_per_pixel=32, pixels_per_column=64)
+    found = made(5, (2, 16, 8, 64), (8192, 512, 64, 1), 64, im2col=bounds, steps=(2, 1))
     assert found.dims == (64, 8, 16, 2)
     assert found.element_strides == (1, 2, 1, 1)
-    assert found.im2col == {
-        "lower": [-2, -1], "upper": [0, -1], "channels_per_pixel": 32, "pixels_per_column": 64,
-    }  # fmt: skip
+    assert found.im2col == bounds
 
 
 @pytest.mark.parametrize(
@@ -77,14 +75,13 @@ def test_a_descriptor_that_mosaic_would_not_make_is_refused(
     change: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(CompileError, match=words):
-        from_mosaic(replace(RECORDED, **change), buffer=0, offset=0)
+        made(**{**RECORDED, **change})
 
 
-GOOD = from_mosaic(RECORDED, buffer=0, offset=0)
-WINDOWS = from_mosaic(
-    TiledMap(0, 5, (2, 16, 8, 64), (8192, 512, 64, 1), 64,
-             im2col=((-1, -1), (-1, -1), 32, 64, (1, 1))),
-    buffer=0, offset=0,
+GOOD = made(**RECORDED)
+WINDOWS = made(
+    5, (2, 16, 8, 64), (8192, 512, 64, 1), 64, steps=(1, 1),
+    im2col=Im2col(lower=[-1, -1], upper=[-1, -1], channels_per_pixel=32, pixels_per_column=64),
 )  # fmt: skip
 
 

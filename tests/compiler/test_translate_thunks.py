@@ -8,10 +8,9 @@ import pytest
 
 from pallasc.compiler.lowering import translate as module
 from pallasc.compiler.lowering.serialized import message_type, refuse_unknown_fields
-from pallasc.compiler.lowering.translate import check_signature, translate
-from pallasc.errors import CompileError, UnsupportedError
-from pallasc.specs.artifacts.cubin import Kernel, Parameter
-from pallasc.specs.artifacts.plan import Bytes, Fill, Launch, Pointer
+from pallasc.compiler.lowering.translate import translate
+from pallasc.errors import CompileError, CorruptError, UnsupportedError
+from pallasc.specs.artifacts.plan import Fill, Launch, Pointer
 
 
 def _thunk(**fields: Any) -> Any:
@@ -114,20 +113,21 @@ def test_a_slice_of_a_loop_moves_on_with_each_round() -> None:
         translate(_loop(2, _fusion(loop_index=1, byte_stride=32).thunks[0]))  # a loop further out
 
 
+def _xla_kernel(result: Any, kernel: str, cubin_of: str, slices: list[int], **fields: Any) -> Any:
+    """Return an executable that launches a kernel in a cubin of `result`."""
+    (cubin,) = {la.cubin for la in result.plan.launches if la.kernel == cubin_of}
+    spec = {"kernel_name": kernel, "cubin": {"data": result.artifact.blob(cubin)}}
+    args = [{"slice": _slice(each)} for each in slices]
+    body = {"args": args, "custom_kernel": {"kernel_spec": spec}, **fields}
+    return _executable(_thunk(custom_kernel_thunk=body))
+
+
 def test_zeroed_outputs_are_filled_before_their_kernel(functions: Any) -> None:
-    result = functions["around"]
-    (cubin,) = {la.cubin for la in result.plan.launches if la.kernel == "loop_sine_fusion"}
-    body = {
-        "args": [{"slice": _slice(1)}, {"slice": _slice(0)}],
-        "zeroed_output_buffer_indices": [1],
-        "custom_kernel": {
-            "kernel_spec": {
-                "kernel_name": "loop_sine_fusion",
-                "cubin": {"data": result.artifact.blob(cubin)},
-            }
-        },
-    }
-    fill, launch = translate(_executable(_thunk(custom_kernel_thunk=body))).steps
+    name = "loop_sine_fusion"
+    executable = _xla_kernel(
+        functions["around"], name, name, [1, 0], zeroed_output_buffer_indices=[1]
+    )
+    fill, launch = translate(executable).steps
     assert fill == Fill(0, 0, 64)
     assert isinstance(launch, Launch)
     assert launch.parameters == (Pointer(1, 0), Pointer(0, 0))
@@ -150,15 +150,12 @@ def test_what_is_not_known_is_refused() -> None:
         translate(_executable(thunk))
 
 
-def test_parameters_are_checked_against_the_kernels_signature() -> None:
-    kernel = Kernel("k", (Parameter(0, 8), Parameter(64, 128)), 8, 0, 0, 0)
-    launch = Launch("k", "", (1, 1, 1), None, (1, 1, 1), 0, False, (Pointer(0, 0),))
-    with pytest.raises(CompileError, match=r"of \[8\] bytes to k, whose signature has \[8, 128\]"):
-        check_signature(launch, {"k": kernel})
-    with pytest.raises(CompileError, match="does not contain the kernel k"):
-        check_signature(launch, {})
-    both = (Pointer(0, 0), Bytes(128, "", ()))
-    check_signature(Launch("k", "", (1, 1, 1), None, (1, 1, 1), 0, False, both), {"k": kernel})
+def test_parameters_are_checked_against_the_kernels_signature(functions: Any) -> None:
+    result, name = functions["around"], "loop_sine_fusion"
+    with pytest.raises(CorruptError, match=r"of \[8\] bytes to .*, and its cubin says \[8, 8\]"):
+        translate(_xla_kernel(result, name, name, [1]))
+    with pytest.raises(CompileError, match="does not contain the kernel other"):
+        translate(_xla_kernel(result, "other", name, [1, 0]))
 
 
 def test_a_mosaic_kernel_over_several_devices_is_refused() -> None:

@@ -158,7 +158,7 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
             found = field.type_name.removeprefix(".")
             assert found == names[kind] or kind in ALSO, field_name
         else:
-            assert _WIRE[field.type] == _WIRE[serialized._SCALARS[kind]], field_name
+            assert _WIRE[field.type] == _WIRE[field.Type.Value(f"TYPE_{kind.upper()}")], field_name
         assert (field.type in (9, 12)) == (kind in ("string", "bytes")) or field.type == 11
 
 

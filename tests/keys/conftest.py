@@ -26,14 +26,14 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.inputs.lookup import Requests, place_of
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.lowering.compile import Tools, action_fields
-from pallasc.compiler.lowering.lower import Job, Lowered, Signature
+from pallasc.compiler.lowering.lower import Job, Lowered
 from pallasc.compiler.toolchain import identity as identities
 from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.identity import toolchain_identity
 from pallasc.compiler.toolchain.setup import Context, compiling_environment, key_variables
 from pallasc.compiler.toolchain.toolchain import Package, Toolchain
 from pallasc.specs import gpus
-from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs
@@ -282,10 +282,10 @@ class World:
 
     def action_fields(self, variant: Variant, context: Context) -> dict[str, str]:
         """Return what the action key is made of, had the kernel been lowered to `module`."""
-        signature = Signature(self.inputs, (), {"x": 0, "y": 1}, None)
+        signature = LaunchPlan((), self.inputs, (), (), {"x": 0, "y": 1}, None)
         job = Job(cast("Callable[..., Any]", None), variant.args, {}, variant.target)
         tools = Tools({}, self.tools / "bin/ptxas", context.for_actions(), context.variables)
-        return action_fields(job, Lowered(None, self.module, signature), tools)
+        return action_fields(job, Lowered(None, self.module, signature, {}), tools)
 
 
 @dataclass(frozen=True)
