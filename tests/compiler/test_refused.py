@@ -101,6 +101,6 @@ def test_a_kernel_is_refused_before_hopper_at_its_line(build: Any, marked: Any, 
 def test_needs_of_primitives(primitive: str, tma: bool, feature: str) -> None:
     need = need_of(primitive, copies_use_tma=tma)
     assert need is not None
-    assert need.feature == feature
+    assert need[1] == feature
     for common in ("add", "copy_gmem_to_smem", "barrier_wait", "mma"):
         assert need_of(common, copies_use_tma=False) is None
