@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pallasc.analysis.metrics import all_metrics
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.bundling import WrittenBundle, files_read, origins, write_bundle
 from pallasc.compiler.builds.options import Options
@@ -162,7 +161,6 @@ def plan_job(
 
 
 def _points(results: Sequence[VariantResult]) -> list[JobPoint]:
-    metrics = all_metrics([own.artifact for own in results if own.artifact is not None])
     points = []
     for result in results:
         variant, tuning, artifact = result.variant, result.variant.tuning, result.artifact
@@ -171,7 +169,7 @@ def _points(results: Sequence[VariantResult]) -> list[JobPoint]:
         point = JobPoint(
             id=variant.id,
             key=(variant.name, variant.target.name, *tuning.key_of(dict(variant.params))),
-            facts=None if artifact is None else facts_of(artifact, metrics[artifact.digest]),
+            facts=None if artifact is None else facts_of(artifact),
             stays=tuning.is_default or bool(tuning.rows),
             result=result,
             tuning=tuning,

@@ -18,21 +18,20 @@ of the key. A score is not a time: it has no unit, and scores of two keys cannot
 weights were fitted, by pairwise logistic regression, to the winners that Tokamax 0.0.17 publishes
 for H100 and B200, on half of the sampled shapes; `bench/tune_pruning.py` evaluates them on the
 other half. They prefer large tiles, so that a grid has few blocks, but few spills; deep pipelines
-that fill shared memory; and one tile per block over persistent blocks. Instructions, bytes, warps,
-operations per tile, and the bound had little effect, and have no weight.
+that fill shared memory; and one tile per block over persistent blocks.
 
-A point may launch several kernels. The work of all launches is added up; the demands on a
-multiprocessor come from the launch with the longest bound, which dominates the time.
+If a point launches several kernels, spills and barriers are added up; shared memory and waves are
+those of the launch with the most threads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from pallasc.analysis.metrics import KernelMetrics
+from pallasc.analysis.metrics import occupancy_of
 from pallasc.specs.artifacts.artifact import Artifact
 
 _INIT = b"mbarrier.init"
@@ -40,83 +39,46 @@ _INIT = b"mbarrier.init"
 
 
 class Facts(NamedTuple):
-    """The figures of a point; None if unknown, with the reason in the metrics.
+    """The figures of a point.
 
     Attributes:
         digest: digest of its artifact.
-        spill_bytes: spill stores and loads per thread, over all its kernels.
+        spill_bytes: spill stores and loads per thread, over all its kernels; None if unknown.
         smem_bytes: shared memory per block.
-        warps_per_sm: resident warps per multiprocessor.
         waves: number of times that the grid fills all multiprocessors.
-        instructions: number of machine instructions, each counted once.
-        tile_flops: tensor core operations in one iteration of the loop that has the most.
         mbarriers: barriers in shared memory; a pipeline has some for each stage.
-        load_bytes: bytes copied or loaded from global memory, caches included.
-        store_bytes: bytes stored to global memory.
-        bound_s: lower bound of the time by bytes and operations.
     """
 
     digest: str
     spill_bytes: int | None
     smem_bytes: int
-    warps_per_sm: int
     waves: float
-    instructions: int | None
-    tile_flops: int | None
     mbarriers: int
-    load_bytes: int | None
-    store_bytes: int | None
-    bound_s: float
 
     def to_json(self) -> dict[str, object]:
         """Return the figures as `--json` prints them."""
         return {**self._asdict(), "waves": round(self.waves, 4)}
 
 
-def facts_of(artifact: Artifact, launches: Sequence[KernelMetrics]) -> Facts:
+def facts_of(artifact: Artifact) -> Facts:
     """Return the figures of a point.
-
-    Args:
-        artifact: its artifact.
-        launches: the metrics of its launches.
 
     Raises:
         CorruptError: the artifact is damaged.
     """
-    longest = max(launches, key=lambda launch: (launch.roofline.bound_s, -launch.launch))
-    kernels = {kernel.name: kernel for kernel in artifact.kernels}
-    # Without XLA's kernels, which have no PTX, and do little.
+    launches = artifact.plan.launches
+    # Without XLA's kernels, which do little.
     known = [launch for launch in launches if launch.origin == "mosaic"] or launches
-    works = [launch.work for launch in known]
+    largest = max(known, key=lambda launch: math.prod(launch.grid) * math.prod(launch.block))
+    kernel = artifact.kernel_of(largest)
+    spills = [own.spill_bytes for own in artifact.kernels]
     return Facts(
         digest=artifact.digest,
-        spill_bytes=_sum(kernel.spill_bytes for kernel in artifact.kernels),
-        smem_bytes=kernels[longest.kernel].smem_bytes,
-        warps_per_sm=longest.occupancy.warps_per_sm,
-        waves=longest.occupancy.waves,
-        instructions=_sum(launch.instructions for launch in launches),
-        tile_flops=_tile_flops(launches),
+        spill_bytes=None if None in spills else sum(filter(None, spills)),
+        smem_bytes=kernel.smem_bytes,
+        waves=occupancy_of(largest, kernel, artifact.target).waves,
         mbarriers=sum(artifact.blob(own.ptx).count(_INIT) for own in artifact.kernels if own.ptx),
-        load_bytes=_sum(
-            count for own in works for count in (own.tma_load_bytes, own.global_load_bytes)
-        ),
-        store_bytes=_sum(
-            count for own in works for count in (own.tma_store_bytes, own.global_store_bytes)
-        ),
-        bound_s=math.fsum(launch.roofline.bound_s for launch in launches),
     )
-
-
-def _tile_flops(launches: Sequence[KernelMetrics]) -> int | None:
-    """Return the operations of the loop that has the most, None if none has any."""
-    loops = [loop for launch in launches for loop in launch.loops or ()]
-    return max((loop.tensor_flops for loop in loops if loop.tensor_flops), default=None)
-
-
-def _sum(counts: Iterable[int | None]) -> int | None:
-    """Return the sum, None if a part is unknown."""
-    known = list(counts)
-    return None if None in known else sum(filter(None, known))
 
 
 class _Term(NamedTuple):

@@ -80,8 +80,8 @@ def command(
     measurements, are kept. The same results give the same bytes, in any order.
 
     Pick rejects truncated results, results of two GPUs or of a GPU that the points are not compiled
-    for, results older than a row, and two files for one key. Each row records the digest of the
-    measured artifact; a build warns if its variant compiles to a different one.
+    for, and two files for one key. Each row records the digest of the measured artifact; a build
+    warns if its variant compiles to a different one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
@@ -94,8 +94,8 @@ def command(
       schema   1
       written  list of the written tables
       kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used),
-               artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (each
-               with change, gpu, key, before, after), beyond, unfinished, without
+               loss_percent (mean, worst), uses, default, rows (each with change, gpu, key,
+               before, after), beyond, unfinished, without
     """
     from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
     from pallasc.tuning.pick import pick, with_model
@@ -191,12 +191,11 @@ def _text(picked: Picked, tune: Tune) -> str:
     name = f"{picked.name} on {picked.gpu}"
     if not picked.served:
         return f"{name}: no key has complete results; its rows are unchanged"
-    used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     lines = [
         f"{name}: uses {len(picked.uses)} of {count(len(picked.configurations), 'configuration')} "
-        f"and {used} of {count(measured, 'artifact')} for {count(len(picked.served), 'key')}; "
-        f"slower than the best by {mean:.2f} % (geometric mean), at most {worst:.2f} %"
+        f"for {count(len(picked.served), 'key')}; slower than the best by {mean:.2f} % "
+        f"(geometric mean), at most {worst:.2f} %"
     ]
     losses = {canonical_text(list(own.key)): own.option.loss for own in picked.served}
     rows = [
@@ -227,9 +226,8 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     name = picked.name
     found = {
         f"not known to be within {within:g} % of the best": picked.beyond,
-        "no picked configuration was measured, so no row is written": picked.unserved,
         "continue with pallasc tune run; not completely measured": picked.unfinished,
-        "no point has valid times": picked.without,
+        "no picked configuration has valid times, so no row is written": picked.without,
     }
     for what, keys in found.items():
         if keys:
@@ -245,16 +243,14 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
 
 
 def _json(picked: Picked) -> dict[str, object]:
-    used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     return {
         "kernel": picked.name,
         "gpu": picked.gpu,
         "keys": len(picked.served),
         "configurations": {"measured": len(picked.configurations), "used": len(picked.uses)},
-        "artifacts": {"measured": measured, "used": used},
         "loss_percent": {"mean": round(mean, 3), "worst": round(worst, 3)},
-        **fields(picked, "uses", "default", "beyond", "unfinished"),
+        **fields(picked, "uses", "default", "beyond", "unfinished", "without"),
         "rows": [
             {
                 "change": change.kind,
@@ -265,7 +261,6 @@ def _json(picked: Picked) -> dict[str, object]:
             }
             for change in picked.changes
         ],
-        "without": [*picked.without, *picked.unserved],
     }
 
 
@@ -274,12 +269,6 @@ def _row_json(row: Row | None) -> dict[str, object] | None:
         return None
     us = None if row.measured is None else row.measured.us
     return {"use": row.use, "artifact": row.artifact, "us": us}
-
-
-def _artifacts(picked: Picked) -> tuple[int, int]:
-    """Return the number of used artifacts and of measured artifacts."""
-    measured = {own.artifact for key in picked.keys for own in key.options.values()}
-    return len({own.option.artifact for own in picked.served}), len(measured)
 
 
 def _keys(tune: Tune, keys: Sequence[Key]) -> str:

@@ -15,14 +15,8 @@ GOOD = Facts(
     digest="0" * 64,
     spill_bytes=0,
     smem_bytes=100_000,
-    warps_per_sm=12,
     waves=4.0,
-    instructions=1000,
-    tile_flops=2**21,
     mbarriers=8,
-    load_bytes=2**20,
-    store_bytes=2**20,
-    bound_s=1e-5,
 )
 
 
