@@ -97,7 +97,7 @@ def command(
                loss_percent (mean, worst), uses, default, rows (each with change, gpu, key,
                before, after), beyond, unfinished, without
     """
-    from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
+    from pallasc.specs.loading.files import TABLE_SUFFIX
     from pallasc.tuning.pick import pick, with_model
     from pallasc.tuning.results import read_results
 

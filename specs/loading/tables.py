@@ -23,6 +23,7 @@ from pallasc.specs.fields import (
     ENTRY,
     IDENTIFIER,
     PARAMETER,
+    PARAMETERS_HINT,
     SCALAR,
     ByType,
     Checked,
@@ -31,7 +32,6 @@ from pallasc.specs.fields import (
     ListOf,
     MapOf,
     ParameterKind,
-    ParameterMap,
     PathParts,
     Place,
     Record,
@@ -143,9 +143,8 @@ _DATA = Tree("value", SCALAR, ENTRY, nodes=())
 """A value in a row, in which nothing is a node."""
 
 _VALUES = ListOf(ParameterKind(), "values")
-_MATRIX = ParameterMap(
-    (Field(FILE_KEY, _TABLE, "A JSON or YAML file whose rows are points."),), _VALUES
-)
+_FILE = Field(FILE_KEY, _TABLE, "A JSON or YAML file whose rows are points.")
+_MATRIX = MapOf(PARAMETER, _VALUES, "parameters", 1, (_FILE,), PARAMETERS_HINT)
 
 
 class MatrixKind:
