@@ -1,6 +1,6 @@
 """Expand specs into variants: every point of the matrix on every target, in a fixed order.
 
-`Filling` fills a point's parameters into a spec; parts without any are built once and shared.
+`Filling` fills a point's parameters into a spec.
 
 The points of a spec are its `$file` rows times its matrix, without those in `exclude`, then those
 in `include`. Their number is checked before anything is expanded: every count is a product or a sum
@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -338,17 +338,6 @@ Leaf = Callable[[Any, PathParts], Fill]
 """Returns the function that fills in a value, neither a list nor a mapping, at a path."""
 
 
-class Filler(NamedTuple):
-    """A tree to fill in: the same value for all points, or a function of the point."""
-
-    value: Any = None
-    fill: Fill | None = None
-
-    def __call__(self, params: Params) -> Any:
-        """Return the tree for a point."""
-        return self.value if self.fill is None else self.fill(params)
-
-
 class _Noted(dict[str, Value]):
     """Values of a point, with the parameters that were used."""
 
@@ -387,52 +376,49 @@ class Filling:
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
         tolerance: Any = self._small_values.pop(TOLERANCE_KEY, None)
         args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
-        first = contents(point)
-        self._args = self._filler(spec.args, ("args",), self._array, first)
-        static = sorted_value(spec.static)
-        self._static = self._filler(static, ("static",), self._static_leaf, first)
-        self._tolerance = self._filler(spec.tolerance, ("tolerance",), self._number, first)
-        self._budget = self._filler(spec.budget, ("budget",), self._number, first)
-        self._mesh = self._filler(spec.mesh, ("mesh",), self._number, first)
-        path = ("check", TOLERANCE_KEY)
-        self._check_tolerance = self._filler(tolerance, path, self._number, first)
-        first = contents(self._small(point))
-        self._check_args = self._filler(args, ("check", ARGS_KEY), self._array, first)
+        self._first = contents(point)
+        self._args = self._filler(spec.args, ("args",), self._array)
+        self._static = self._filler(sorted_value(spec.static), ("static",), self._static_leaf)
+        self._tolerance = self._filler(spec.tolerance, ("tolerance",), self._number)
+        self._budget = self._filler(spec.budget, ("budget",), self._number)
+        self._mesh = self._filler(spec.mesh, ("mesh",), self._number)
+        self._check_tolerance = self._filler(tolerance, ("check", TOLERANCE_KEY), self._number)
+        self._first = contents(self._small(point))
+        self._check_args = self._filler(args, ("check", ARGS_KEY), self._array)
 
     def _small(self, point: Point) -> Point:
         return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
 
-    def _filler(self, tree: Any, path: PathParts, leaf: Leaf, first: Params) -> Filler:
-        """Return the filler of a tree; parts without parameters are built once and shared."""
+    def _filler(self, tree: Any, path: PathParts, leaf: Leaf) -> Fill:
+        """Return the function that fills in a tree."""
         if isinstance(tree, list):
-            parts = [self._filler(item, (*path, i), leaf, first) for i, item in enumerate(tree)]
-            if all(part.fill is None for part in parts):
-                return Filler([part.value for part in parts])
-            return Filler(fill=lambda params: [part(params) for part in parts])
+            parts = [self._filler(item, (*path, i), leaf) for i, item in enumerate(tree)]
+            return lambda params: [part(params) for part in parts]
         if isinstance(tree, dict):
             if leaf == self._array and "$call" in tree:
                 leaf = self._in_call
-            named = {k: self._filler(v, (*path, k), leaf, first) for k, v in tree.items()}
-            if all(part.fill is None for part in named.values()):
-                return Filler({key: part.value for key, part in named.items()})
-            return Filler(fill=lambda params: {key: part(params) for key, part in named.items()})
-        fill, noted = self._filled(tree, path, leaf), _Noted(first)
-        value = fill(noted)
-        self.used |= noted.used
-        return Filler(fill=fill) if noted.used else Filler(value)
+            named = {key: self._filler(item, (*path, key), leaf) for key, item in tree.items()}
+            return lambda params: {key: part(params) for key, part in named.items()}
+        return self._filled(tree, path, leaf)
 
     def _filled(self, value: Any, path: PathParts, leaf: Leaf) -> Fill:
-        """Return the function that fills in a leaf; errors get its place."""
-        with self._at.below(path).blamed():
+        """Return the function that fills in a leaf; errors get its place.
+
+        A leaf without parameters is filled in once.
+        """
+        place, noted = self._at.below(path), _Noted(self._first)
+        with place.blamed():
             fill = leaf(value, path)
+            first = fill(noted)
+        self.used |= noted.used
 
         def blaming(params: Params) -> Any:
             try:
                 return fill(params)
             except SpecError as error:
-                raise self._at.below(path).blame(error) from None
+                raise place.blame(error) from None
 
-        return blaming
+        return blaming if noted.used else lambda params: first
 
     def _number(self, value: Any, path: PathParts) -> Fill:
         if not isinstance(value, str) or not is_template(value):
