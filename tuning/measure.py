@@ -21,9 +21,8 @@ from pallasc.runtime.timing import Conditions
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.gpus import MODELS, device_names
 from pallasc.specs.templates import Scalar, typed
-from pallasc.specs.tuning import Tuning, key_text
+from pallasc.specs.tuning import Tuning, key_text, names_of
 from pallasc.tuning.contest import Measure, Rules, decide
 from pallasc.tuning.point_process import NO_ROOM, PointError, PointProcess
 from pallasc.tuning.results import (
@@ -108,7 +107,7 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
             f"{bundle.name} has nothing for {device}: its points are for {archs}.",
             hint="Plan it for this GPU: pallasc tune plan SPECS --target MODEL -o job.pallasc.",
         )
-    fitting.sort(key=lambda own: not _is_for(own[0], device))
+    fitting.sort(key=lambda own: device.name not in names_of(own[0].target))
     distinct: dict[str, tuple[Entry, Tuning]] = {}
     for entry, tuning in fitting:
         distinct.setdefault(f"{entry.name} {typed(list(entry.params))}", (entry, tuning))
@@ -121,11 +120,6 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
         match = Match(entry.name, tuning.by, tuning.key_of(params), others)
         matches.setdefault(match.contest_key, match).entries[entry.id] = entry
     return sorted(matches.values(), key=Match.sort_key)
-
-
-def _is_for(entry: Entry, device: Device) -> bool:
-    model = MODELS.get(entry.target)
-    return model is not None and device.name in device_names(model.description)
 
 
 # ---- right and wrong results

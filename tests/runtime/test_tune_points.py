@@ -248,7 +248,7 @@ def test_a_file_that_cannot_grow_keeps_whole_lines(tmp_path: Path) -> None:
                 file.add(END)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert path.read_bytes() == line_of(START.to_json())
+        assert path.read_bytes() == line_of(START)
         file.add(END)
     assert [own.done for own in read_results(path).contests.values()] == ["known"]
 
