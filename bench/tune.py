@@ -9,7 +9,7 @@ Without `--part` all parts run whose data are there:
 * pruning: what `tune plan` drops of the configurations that Tokamax 0.0.17 tries, judged by its
   published winners, and of the tunings of JAX's kernels (`results/tune_pruning.json`). Goals: at
   least half is dropped, and no winner. Shapes were sampled in the order of their SHA-256; `fit` was
-  used to fit `tuning/rules.py`, `judge` and `later` were not. A winner is kept if the artifact of
+  used to fit `tuning/plan.py`, `judge` and `later` were not. A winner is kept if the artifact of
   its configuration is in the job.
 * faults, lookup, tokamax: see `tune_faults.py`, `tune_lookup.py`, and `tune_tokamax.py`.
 """
@@ -35,7 +35,7 @@ import tune_tokamax
 from harness import ROOT, Figure, run_benchmark
 
 from pallasc.tuning.pick import Chosen, choose
-from pallasc.tuning.rules import DEFAULT_SHARE, Facts, Point, prune
+from pallasc.tuning.plan import DEFAULT_SHARE, Facts, Point, prune
 
 RECORDS = ROOT / "bench" / "results" / "tune_pruning.json"
 DATA_SETS = {

@@ -378,7 +378,7 @@ def _not_results(shown: str) -> SpecError:
 
 # ---- writing
 
-_LIKE_BEFORE = ("cold", "repeats", "seed")
+_LIKE_BEFORE = ("cold", "repeats")
 """Settings that change the meaning of a time: rounds with other settings cannot be compared."""
 
 

@@ -22,8 +22,7 @@ from pallasc.specs.tuning import Row, use_text
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
-    from pallasc.tuning.plan import JobPoint, Planned
-    from pallasc.tuning.rules import Facts
+    from pallasc.tuning.plan import Facts, JobPoint, Planned
 
 _DIGITS = 12
 _HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM"]

@@ -52,13 +52,6 @@ _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
 @count_option(
     "--at-most", "Maximum number of configurations per kernel, even if some keys get slower."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="TABLE",
-    help="Table to write instead of the tables named in the specs.",
-)
 @click.option("--dry-run", is_flag=True, help="Show the changes without writing them.")
 @given.reading_options
 @json_option("the picked variants and the changes")
@@ -66,7 +59,6 @@ def command(
     files: tuple[Path, ...],
     within: float,
     at_most: int | None,
-    output: Path | None,
     dry_run: bool,
     as_json: bool,
     work: Work,
@@ -97,12 +89,9 @@ def command(
                loss_percent (mean, worst), uses, default, rows (each with change, gpu, key,
                before, after), beyond, unfinished, without
     """
-    from pallasc.specs.loading.files import TABLE_SUFFIX
     from pallasc.tuning.pick import pick, with_model
     from pallasc.tuning.results import read_results
 
-    if output is not None and not output.name.endswith(TABLE_SUFFIX):
-        raise click.UsageError(f"-o {output}: the name of a table ends in {TABLE_SUFFIX}.")
     results = [read_results(file) for file in files]
     tuned = [spec for spec in work.reader().specs(work.specs) if spec.tune is not None]
     if not tuned:
@@ -112,7 +101,7 @@ def command(
         )
     models = [model for spec in tuned for model in spec.models.values()]
     results = [with_model(file, models) for file in results]
-    kernels = _read_kernels(tuned, output, results[0].start.model)
+    kernels = _read_kernels(tuned, results[0].start.model)
     decided = pick(results, kernels, within, most=at_most)
     written = [] if dry_run else _write(decided, kernels)
     if as_json:
@@ -130,9 +119,7 @@ def command(
     return 0 if any(own.served for own in decided) else 1
 
 
-def _read_kernels(
-    specs: Sequence[Spec], output: Path | None, model: str | None
-) -> dict[str, TunedKernel]:
+def _read_kernels(specs: Sequence[Spec], model: str | None) -> dict[str, TunedKernel]:
     """Return the tuned kernels of specs for a model, by name.
 
     Raises:
@@ -158,8 +145,7 @@ def _read_kernels(
                 location=other.where("tune"),
                 hint="Write the same 'tune' in both.",
             )
-        path = output or Path(spec.base_dir, tune.table)
-        shown = str(output or table_shown(spec, tune))
+        path, shown = Path(spec.base_dir, tune.table), table_shown(spec, tune)
         table = read_table(path, shown).get(name)
         ids = {variant.id for variant in variants}
         kernels[name] = TunedKernel(tune, ids, table.rows if table else (), path, shown)

@@ -140,10 +140,6 @@ class Fill:
             return f"fills {self.size} bytes with {self.value:#x}"
         return None
 
-    def title(self) -> str:
-        """Return a short text for pictures."""
-        return f"fill {self.size:,} bytes with {self.value:#x}"
-
     def __str__(self) -> str:
         value = f"{self.value:#0{2 + 2 * self.width}x}"
         return f"fill {self.size} bytes of {place_text(self.buffer, self.offset)} with {value}"
@@ -184,10 +180,6 @@ class Copy:
         """Yield the bytes that it uses."""
         yield Access(self.source, self.source_offset, self.size, False)
         yield Access(self.target, self.target_offset, self.size, True)
-
-    def title(self) -> str:
-        """Return a short text for pictures."""
-        return f"copy {self.size:,} bytes"
 
     def __str__(self) -> str:
         source = place_text(self.source, self.source_offset)

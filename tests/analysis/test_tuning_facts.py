@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pallasc.analysis.metrics import all_metrics
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.tuning.rules import facts_of
+from pallasc.tuning.plan import facts_of
 
 STAGES = 3
 

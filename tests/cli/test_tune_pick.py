@@ -81,12 +81,6 @@ def test_pick_writes_a_table_that_builds_follow(
     again = pick()
     assert f"{table} is as it was" in again.err
     assert again.out.endswith("\n2 rows unchanged\n")
-    own = tuned.parent / "own.tuned.yaml"
-    assert pick("-o", own).code == 0
-    assert own.read_bytes() == table.read_bytes()
-    refused = pick("-o", tuned.parent / "own.yaml")
-    assert refused.code == 2
-    assert "the name of a table ends in .tuned.yaml" in refused.err
 
 
 def test_the_page_follows_one_example_from_the_spec_to_the_table(

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pallasc.tuning import rules
-from pallasc.tuning.rules import MOST_MORE_SPILLS, Facts, Point, limit
+from pallasc.tuning import plan
+from pallasc.tuning.plan import MOST_MORE_SPILLS, Facts, Point, limit
 
 GOOD = Facts(
     digest="0" * 64,
@@ -33,11 +33,11 @@ class Pruned(NamedTuple):
 
 
 def prune(points: Sequence[Point], **options: Any) -> Pruned:
-    rules.prune(points, **options)
+    plan.prune(points, **options)
     dropped = [(n, own.rule, own.why) for n, own in enumerate(points) if own.rule is not None]
     kept = tuple((n, own.rank) for n, own in enumerate(points) if own.rank)
     assert len(kept) + len(dropped) == len(points)
-    assert all(rule in rules.KINDS for _, rule, _ in dropped)
+    assert all(rule in plan.KINDS for _, rule, _ in dropped)
     return Pruned(kept, tuple(dropped))
 
 
