@@ -5,8 +5,8 @@ because the job is to produce them.
 
 Points of a key, which have the same values of `tune.by` on one target, compete:
 
-* a point that did not compile, exceeds its budget, or uses more shared memory than a block can have
-  is dropped
+* a point that failed is dropped: it did not compile, exceeds its budget, or uses more shared memory
+  than a block can have
 * of points with the same artifact, the first is kept
 * a point whose threads spill over `MOST_MORE_SPILLS` bytes more than the least of its key is
   dropped. There is no absolute limit: for large head dimensions, Tokamax's fastest configurations
@@ -31,10 +31,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pallasc.analysis.metrics import occupancy_of
 from pallasc.compiler.builds.build import build
@@ -42,7 +42,7 @@ from pallasc.compiler.builds.bundling import WrittenBundle, files_read, origins,
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.references import Samples, sample_references
-from pallasc.errors import BudgetError, CompileError, NotCachedError, SpecError, ToolError
+from pallasc.errors import CompileError, NotCachedError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.manifest import Item
@@ -146,11 +146,9 @@ def _is_one_wave(facts: Facts) -> bool:
     return facts.waves <= 1.0 + 1e-9
 
 
-Kind = Literal["failed", "budget", "shared memory", "equal", "spills", "rank"]
+Kind = Literal["failed", "equal", "spills", "rank"]
 KINDS: Mapping[Kind, str] = {
-    "failed": "did not compile",
-    "budget": "broke a budget",
-    "shared memory": "took too much shared memory",
+    "failed": "failed",
     "equal": "gave an artifact that another point gives",
     "spills": "spilled more than others",
     "rank": "ranked behind the others",
@@ -200,6 +198,17 @@ class Point:
         self.rule, self.why = rule, why
 
 
+_P = TypeVar("_P", bound=Point)
+
+
+def by_key(points: Iterable[_P]) -> list[list[_P]]:
+    """Group points by key, in their order."""
+    keys: dict[Key, list[_P]] = {}
+    for point in points:
+        keys.setdefault(point.key, []).append(point)
+    return list(keys.values())
+
+
 def prune(
     points: Sequence[Point], *, share: float = DEFAULT_SHARE, most: int | None = None
 ) -> None:
@@ -210,10 +219,7 @@ def prune(
         share: maximum share of a key's points to keep, from 0 to 1.
         most: maximum number of a key's points to keep.
     """
-    keys: dict[Key, list[Point]] = {}
-    for point in points:
-        keys.setdefault(point.key, []).append(point)
-    for own in keys.values():
+    for own in by_key(points):
         _drop_equal([point for point in own if point.rule is None])
         _drop_spilling([point for point in own if point.rule is None])
         _rank([point for point in own if point.rule is None], limit(len(own), share, most))
@@ -309,10 +315,7 @@ class Planned:
     @property
     def keys(self) -> list[list[JobPoint]]:
         """The points by key, in the order of the specs."""
-        keys: dict[object, list[JobPoint]] = {}
-        for point in self.points:
-            keys.setdefault(point.key, []).append(point)
-        return list(keys.values())
+        return by_key(self.points)
 
     @property
     def lost(self) -> list[list[JobPoint]]:
@@ -403,18 +406,15 @@ def _points(results: Sequence[VariantResult]) -> list[JobPoint]:
             tuning=tuning,
         )
         if artifact is None:
-            point.rule, point.why = _failure(result)
+            point.drop("failed", _failure(result))
         points.append(point)
     return points
 
 
-def _failure(result: VariantResult) -> tuple[Kind, str]:
-    """Return the rule for a failure, and the first line of its message."""
+def _failure(result: VariantResult) -> str:
+    """Return the first line of the message of a failure."""
     message = result.error.message if result.error is not None else ""
-    text = one_line(message.splitlines()[0]) if message else "it failed"
-    if isinstance(result.error, BudgetError):
-        return "budget", text
-    return ("shared memory" if "shared memory" in text.lower() else "failed"), text
+    return one_line(message.splitlines()[0]) if message else "it failed"
 
 
 def counts_text(points: Sequence[Point]) -> str:

@@ -105,8 +105,8 @@ def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
       job       file, bytes, digest (of the whole content)
       points    list in the order of the specs, each with: id, kernel, params, target, digest (of
                 the artifact), rank, facts, reference (true if it has values) or why_no_reference
-      dropped   list, each with: id, kernel, params, target, digest or null, rule (failed, budget,
-                "shared memory", equal, spills, rank), why, facts or null
+      dropped   list, each with: id, kernel, params, target, digest or null, rule (failed, equal,
+                spills, rank), why, facts or null
       facts     spill_bytes (null if unknown), smem_bytes, waves, mbarriers
       lost      list of the keys without points, each with: kernel, key (by parameter), target,
                 why
