@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.canonical import digest
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
-from pallasc.specs.spec import Variant, variant_to_json
+from pallasc.specs.spec import Variant
 
 KERNEL = '''\
 """Adds two arrays."""
@@ -68,16 +69,14 @@ MIX = Path(__file__).with_name("library_mix.yaml")
 MIX_KERNELS = 10
 
 RIVAL = """
-import json, sys
+import pickle, sys
 import jax
 from jax.experimental import topologies
 from pallasc.compiler.lowering.entry import import_function, static_value
 from pallasc.compiler.lowering.jax_versions import target_config
 from pallasc.specs.arrays import DTYPES
-from pallasc.specs.spec import variant_from_json
 
-for data in json.load(open(sys.argv[1])):
-    variant = variant_from_json(data)
+for variant in pickle.load(open(sys.argv[1], "rb")):
     device = topologies.get_topology_desc(
         "rival", "cuda", target_config=target_config(variant.target), topology="1x1x1"
     ).devices[0]
@@ -143,10 +142,10 @@ def plain_jax(place: Path, variants: Sequence[Variant]) -> Callable[[], float]:
     The process imports JAX once, calls its ahead-of-time compilation for each variant with the same
     assembler, and extracts, checks and keeps nothing.
     """
-    (place / "variants.json").write_text(json.dumps([variant_to_json(one) for one in variants]))
+    (place / "variants.pickle").write_bytes(pickle.dumps(variants))
     (place / "rival.py").write_text(RIVAL)
     environment = dict(prepare().environment)
-    command = [*PYTHON, place / "rival.py", place / "variants.json"]
+    command = [*PYTHON, place / "rival.py", place / "variants.pickle"]
     return lambda: timed_process(command, env=environment)
 
 

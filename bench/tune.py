@@ -9,7 +9,7 @@ Without `--part` all parts run whose data are there:
 * pruning: what `tune plan` drops of the configurations that Tokamax 0.0.17 tries, judged by its
   published winners, and of the tunings of JAX's kernels (`results/tune_pruning.json`). Goals: at
   least half is dropped, and no winner. Shapes were sampled in the order of their SHA-256; `fit` was
-  used to fit `tuning/rules.py`, `judge` and `later` were not. A winner is kept if the artifact of
+  used to fit `tuning/plan.py`, `judge` and `later` were not. A winner is kept if the artifact of
   its configuration is in the job.
 * faults, lookup, tokamax: see `tune_faults.py`, `tune_lookup.py`, and `tune_tokamax.py`.
 """
@@ -34,8 +34,8 @@ import tune_lookup
 import tune_tokamax
 from harness import ROOT, Figure, run_benchmark
 
-from pallasc.tuning.choose import Chosen, choose
-from pallasc.tuning.rules import DEFAULT_SHARE, Facts, Point, prune
+from pallasc.tuning.pick import Chosen, choose
+from pallasc.tuning.plan import DEFAULT_SHARE, Facts, Point, prune
 
 RECORDS = ROOT / "bench" / "results" / "tune_pruning.json"
 DATA_SETS = {
@@ -62,10 +62,10 @@ def pick(options: argparse.Namespace, _: Path) -> Iterator[Figure]:
         times = read_times(options.autoheuristic / archive, member)
         names = sorted({own for tried in times.values() for own in tried})
         chosen = pick_few(times, names)
-        losses = list(lost(times, names, chosen))
+        losses = list(lost(times, chosen))
         what = f"pick, {name}, {len(times)} shapes, {len(names)} configurations"
         mean = 100 * math.expm1(statistics.mean(losses))
-        yield Figure(f"{what}: share used", len(chosen.columns) / len(names), goal=SHARE)
+        yield Figure(f"{what}: share used", len(chosen.used) / len(names), goal=SHARE)
         yield Figure(f"{what}: geometric mean over the best", mean, "%", goal=MEAN_PERCENT)
         yield Figure(f"{what}: the worst shape", 100 * math.expm1(max(losses)), "%")
         yield Figure(f"{what}: shapes without a time", len(times) - len(losses), goal=0)
@@ -98,21 +98,20 @@ def read_times(archive: Path, member: str) -> Times:
 
 def pick_few(times: Times, names: Sequence[str]) -> Chosen:
     """Choose a quarter of the configurations by the first time of each pair."""
-    column = {name: number for number, name in enumerate(names)}
     losses = []
     for tried in times.values():
         best = min(ms[0] for ms in tried.values())
-        losses.append({column[name]: math.log(ms[0] / best) for name, ms in tried.items()})
-    near = [{c for c, loss in own.items() if loss <= math.log(1.03)} for own in losses]
-    return choose(losses, near, len(names), most=max(1, len(names) // 4))
+        losses.append({name: math.log(ms[0] / best) for name, ms in tried.items()})
+    near = [{name for name, loss in own.items() if loss <= math.log(1.03)} for own in losses]
+    return choose(losses, near, most=max(1, len(names) // 4))
 
 
-def lost(times: Times, names: Sequence[str], chosen: Chosen) -> Iterator[float]:
+def lost(times: Times, chosen: Chosen) -> Iterator[float]:
     """Yield what each shape loses, as a logarithm, by the other times of each pair."""
-    for tried, column in zip(times.values(), chosen.of_key, strict=True):
-        if column is not None:
+    for tried, use in zip(times.values(), chosen.of_key, strict=True):
+        if use is not None:
             medians = {name: statistics.median(ms[1:]) for name, ms in tried.items()}
-            yield math.log(medians[names[column]] / min(medians.values()))
+            yield math.log(medians[use] / min(medians.values()))
 
 
 class Pruned(NamedTuple):
@@ -136,7 +135,9 @@ def total(rows: Sequence[Pruned]) -> Pruned:
 def pruning(_: argparse.Namespace, __: Path) -> Iterator[Figure]:
     """Yield how many points are dropped, and how many published winners are kept."""
     records = json.loads(RECORDS.read_text(encoding="utf-8"))
-    facts = [Facts(str(number), *values) for number, values in enumerate(records["artifacts"])]
+    facts = []
+    for number, (spill, smem, _, waves, _, _, mbarriers, *_) in enumerate(records["artifacts"]):
+        facts.append(Facts(str(number), spill, smem, waves, mbarriers))
     groups: dict[str, list[Pruned]] = defaultdict(list)
     for shape in records["shapes"]:
         found = prune_shape(shape, facts)

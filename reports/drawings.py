@@ -243,7 +243,7 @@ def _read(step: Step, plan: LaunchPlan) -> Iterator[int]:
 
 
 def _title(step: Step) -> str:
-    return step.kernel if isinstance(step, Launch) else step.title()
+    return step.kernel if isinstance(step, Launch) else str(step)
 
 
 def _detail(step: Step) -> str:

@@ -147,29 +147,8 @@ def as_list(value: object) -> Sequence[object]:
     return value
 
 
-def as_text(value: object) -> str:
-    """Return text."""
-    if type(value) is not str:
-        raise _unexpected("text", value)
-    return value
-
-
-def as_whole(value: object) -> int:
-    """Return a whole number; true and false do not count as numbers."""
-    if type(value) is not int:
-        raise _unexpected("a whole number", value)
-    return value
-
-
-def as_flag(value: object) -> bool:
-    """Return true or false."""
-    if type(value) is not bool:
-        raise _unexpected("true or false", value)
-    return value
-
-
 def _unexpected(what: str, value: object) -> TypeError:
-    return TypeError(f"expected {what}, got {repr(value)[:80]}")
+    return TypeError(f"expected {what}, got {_short(value)}")
 
 
 def fault(error: Exception) -> str:
@@ -260,7 +239,7 @@ def _label(kind: type) -> str:
 
 def _of_kind(kinds: Mapping[str, _Reader], data: object) -> object:
     values = dict(as_object(data))
-    name = as_text(values.pop("kind"))
+    name = _PLAIN[str](values.pop("kind"))
     if name not in kinds:
         raise TypeError(f"unknown kind {_short(name)}, expected one of {', '.join(kinds)}")
     return kinds[name](values)
@@ -289,32 +268,15 @@ def _optional(reader: _Reader, data: object) -> object:
 
 def _choice(choices: Sequence[object], data: object) -> object:
     if data not in choices or type(data) is not type(choices[0]):
-        raise TypeError(f"expected one of {choices}, got {_short(data)}")
+        raise _unexpected(f"one of {choices}", data)
     return data
 
 
-def _natural(data: object) -> int:
-    if type(data) is int and 0 <= data < 1 << 63:
-        return data
-    raise TypeError(f"expected a whole number from 0, got {_short(data)}")
-
-
-def _positive(data: object) -> int:
-    if type(data) is int and 1 <= data < 1 << 63:
-        return data
-    raise TypeError(f"expected a whole number from 1, got {_short(data)}")
-
-
-def _figure(data: object) -> Number:
-    if type(data) in (int, float) and data >= 0:  # type: ignore[operator]
-        return data  # type: ignore[return-value]
-    raise TypeError(f"expected a number from 0, got {_short(data)}")
-
-
-def _scalar(data: object) -> Scalar:
-    if data is None or isinstance(data, str | int | float | bool):
-        return data
-    raise TypeError(f"{_short(data)} is not the value of a parameter")
+def _plain(what: str, types: tuple[type, ...], least: int | None, data: object) -> Any:
+    """Return data of exactly one of these types; numbers are at least `least`, below 2^63."""
+    if type(data) not in types or (least is not None and not least <= data < 1 << 63):  # type: ignore[operator]
+        raise _unexpected(what, data)
+    return data
 
 
 def _short(value: object) -> str:
@@ -322,12 +284,12 @@ def _short(value: object) -> str:
 
 
 _PLAIN: Mapping[Any, _Reader] = {
-    int: as_whole,
-    bool: as_flag,
-    str: as_text,
     Any: lambda data: data,
-    Scalar: _scalar,
-    Natural: _natural,
-    Positive: _positive,
-    Number: _figure,
+    int: partial(_plain, "a whole number", (int,), None),
+    bool: partial(_plain, "true or false", (bool,), None),
+    str: partial(_plain, "text", (str,), None),
+    Scalar: partial(_plain, "the value of a parameter", (NoneType, str, int, float, bool), None),
+    Natural: partial(_plain, "a whole number from 0", (int,), 0),
+    Positive: partial(_plain, "a whole number from 1", (int,), 1),
+    Number: partial(_plain, "a number from 0", (int, float), 0),
 }

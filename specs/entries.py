@@ -16,7 +16,7 @@ import importlib.util
 import posixpath
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -239,7 +239,6 @@ def _is_dynamic(call: ast.Call) -> bool:
 
 
 _PREFIX = "_pallasc_spec_"
-_DECLARING = ("declare", "kernel", "program")
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -319,49 +318,3 @@ def _last_line(trace: TracebackType | None, file: str) -> int:
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
-
-
-def declares_kernels(content: bytes) -> bool:
-    """Return True if a Python file declares kernels when it is imported.
-
-    A file with syntax errors counts if it mentions pallasc, to report its error.
-    """
-    if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
-        return False
-    try:
-        tree = ast.parse(content)
-        names = set(_declaring_names(tree))
-        return any(
-            isinstance(node, ast.Call) and ast.unparse(node.func) in names
-            for node in _outside_of_functions(tree)
-        )
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return True
-
-
-def _declaring_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names of the declaring functions in a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] == "pallasc":
-                    own = alias.asname or "pallasc"
-                    yield from (f"{own}.{name}" for name in _DECLARING)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pallasc":
-            for alias in node.names:
-                if alias.name in _DECLARING:
-                    yield alias.asname or alias.name
-                elif alias.name == "*":
-                    yield from _DECLARING
-
-
-def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run when a module is imported, including decorators of functions."""
-    yield node
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        children = node.decorator_list
-    elif isinstance(node, ast.Lambda):
-        children = ()
-    for child in children:
-        yield from _outside_of_functions(child)

@@ -129,12 +129,17 @@ class Field(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A scalar of a msgspec type; text may have to match a pattern."""
+    """A scalar of a msgspec type; text may have to match a pattern.
+
+    Attributes:
+        known: values that the schema lists for completion in editors.
+    """
 
     type: Any
     what: str
     hint: str | None = None
     pattern: str | None = None
+    known: tuple[str, ...] = ()
 
     def read(self, value: object, at: Place) -> Any:
         """Return the value."""
@@ -153,7 +158,9 @@ class Leaf(NamedTuple):
     def schema(self) -> Schema:
         """Return the schema."""
         schema = msgspec.json.schema(self.type)
-        return schema if self.pattern is None else {**schema, "pattern": f"^(?:{self.pattern})$"}
+        if self.pattern is not None:
+            schema["pattern"] = f"^(?:{self.pattern})$"
+        return {"anyOf": [{"enum": list(self.known)}, schema]} if self.known else schema
 
 
 def text(what: str, pattern: str = r".+", hint: str | None = None) -> Leaf:
@@ -260,34 +267,53 @@ class ByType(NamedTuple):
 
 
 class MapOf(NamedTuple, Generic[_Item]):
-    """A mapping from user-chosen names to values of one kind."""
+    """A mapping from user-chosen names to values of one kind.
+
+    Attributes:
+        special: keys that begin with `$`, each with its own kind.
+        hint: what to write instead of something else.
+    """
 
     key: Leaf
     item: Kind[_Item]
     what: str
     minimum: int = 1
+    special: tuple[Field, ...] = ()
+    hint: str | None = None
 
-    def read(self, value: object, at: Place) -> dict[str, _Item]:
+    def read(self, value: object, at: Place) -> dict[str, Any]:
         """Return the mapping in the user's order."""
         if not isinstance(value, dict):
-            raise expected(f"a mapping of {self.what}", value, at)
+            raise expected(f"a mapping of {self.what}", value, at, self.hint)
         if len(value) < self.minimum:
             raise at.error(
                 f"the mapping of {self.what} is empty.", "Leave it out, or add an entry."
             )
+        special = {field.name: field.kind for field in self.special}
+        for key in value:
+            if special and key.startswith("$") and key not in special:
+                raise at.unknown("key", key, special)
+        names = {key: key if key in special else self.key.read(key, at.key(key)) for key in value}
         return {
-            self.key.read(key, at.key(key)): self.item.read(item, at.child(key))
-            for key, item in value.items()
+            name: special.get(key, self.item).read(value[key], at.child(key))
+            for key, name in names.items()
         }
 
     def schema(self) -> Schema:
         """Return the schema."""
+        names = "".join(rf"\{field.name}$|" for field in self.special)
         mapping: Schema = {
             "type": "object",
-            "propertyNames": {"pattern": f"^(?:{self.key.pattern})$"},
+            "propertyNames": {"pattern": f"^({names}(?:{self.key.pattern})$)"},
             "additionalProperties": self.item.schema(),
         }
+        if self.special:
+            mapping["properties"] = _properties(self.special)
         return {**mapping, "minProperties": self.minimum} if self.minimum else mapping
+
+
+def _properties(fields: tuple[Field, ...]) -> Schema:
+    return {field.name: {"description": field.doc, **field.kind.schema()} for field in fields}
 
 
 class Record(NamedTuple):
@@ -314,7 +340,7 @@ class Record(NamedTuple):
         required = [field.name for field in self.fields if field.required]
         record: Schema = {
             "type": "object",
-            "properties": {f.name: {"description": f.doc, **f.kind.schema()} for f in self.fields},
+            "properties": _properties(self.fields),
             "additionalProperties": False,
         }
         return {**record, "required": required} if required else record
@@ -325,6 +351,7 @@ NODES = ("$call", "$ref")
 
 IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
 
+PARAMETERS_HINT = "Write {m: …, n: …}."
 PARAMETER = text(
     "the name of a parameter",
     rf"(?!target$){IDENTIFIER}",
@@ -399,8 +426,32 @@ class Tree(NamedTuple):
         """Return the schema."""
         return {"$ref": f"#/$defs/{self.name}"}
 
+    def definition(self, doc: str, **own: Schema) -> Schema:
+        """Return the definition that `schema` refers to; `own` are further keys of mappings."""
+        items = self.schema()
+        nodes: dict[str, Schema] = {key: self.entry.schema() for key in self.nodes if key in NODES}
+        if "$tuple" in self.nodes:
+            nodes["$tuple"] = {"type": "array", "items": items}
+        keys = "".join(rf"\{key}$|" for key in (*nodes, *own))
+        of_call = self.in_call.schema() if self.in_call else items
+        mapping: Schema = {
+            "type": "object",
+            "properties": {**nodes, **own},
+            "propertyNames": {"pattern": rf"^({keys}(?!\$))"},
+            "if": {"required": ["$call"]},
+            "then": {"additionalProperties": of_call},
+            "else": {"additionalProperties": items},
+            "dependentSchemas": {
+                key: {"maxProperties": 1 + len(own)} for key in ("$ref", "$tuple") if key in nodes
+            },
+        }
+        return {
+            "description": doc,
+            "anyOf": [self.leaf.schema(), {"type": "array", "items": items}, mapping],
+        }
 
-_DATA = Tree("value", SCALAR, ENTRY)
+
+DATA = Tree("value", SCALAR, ENTRY)
 
 
 class ParameterKind:
@@ -409,40 +460,11 @@ class ParameterKind:
     def read(self, value: object, at: Place) -> Value:
         """Return the value with its entry points normalized."""
         if not isinstance(value, dict) or NAME not in value:
-            return _DATA.read(value, at)
+            return DATA.read(value, at)
         rest = {key: item for key, item in value.items() if key != NAME}
-        data: Any = _DATA.read(rest, at)
+        data: Any = DATA.read(rest, at)
         return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **data}
 
     def schema(self) -> Schema:
         """Return the schema."""
-        return _DATA.schema()
-
-
-class ParameterMap(NamedTuple):
-    """A mapping from parameters to values of one kind, with special keys that begin with `$`."""
-
-    special: tuple[Field, ...]
-    item: Kind[object]
-
-    def read(self, value: object, at: Place) -> dict[str, Any]:
-        """Return the mapping in the user's order."""
-        if not isinstance(value, dict):
-            raise expected("a mapping of parameters", value, at, "Write {m: …, n: …}.")
-        known = {field.name: field.kind for field in self.special}
-        for key in value:
-            if key.startswith("$") and key not in known:
-                raise at.unknown("key", key, known)
-        given = {key: item for key, item in value.items() if key not in known}
-        own = MapOf(PARAMETER, self.item, "parameters", 0 if len(given) < len(value) else 1)
-        special = {key: known[key].read(value[key], at.child(key)) for key in known if key in value}
-        return {**own.read(given, at), **special}
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        names = "|".join(rf"\{field.name}$" for field in self.special)
-        return {
-            **MapOf(PARAMETER, self.item, "parameters").schema(),
-            "properties": {f.name: {"description": f.doc, **f.kind.schema()} for f in self.special},
-            "propertyNames": {"pattern": f"^({names}|(?:{PARAMETER.pattern})$)"},
-        }
+        return DATA.schema()

@@ -1,7 +1,8 @@
 """The two central records: a spec as declared by its author, and a variant to compile.
 
-Both have a form as plain JSON, to pass them between processes of one version. Mappings keep their
-order in it, so do not sort the keys of the text. This form is never stored.
+Specs have a form as plain JSON, and variants are pickled, to pass them between processes of one
+version. Mappings keep their order in the JSON, so do not sort the keys of the text. This form is
+never stored.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.arrays import ArraySpec, array_tree
+from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import Target
 from pallasc.specs.spelling import show
@@ -166,9 +167,6 @@ class Spec(Struct, frozen=True, eq=False):
     program: Programs | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spec) and _without_places(self) == _without_places(other)
-
     @property
     def axes(self) -> dict[str, tuple[Value, ...]]:
         """Return the values of each matrix parameter, then of each tuned parameter."""
@@ -224,9 +222,6 @@ class Variant(Struct, frozen=True, eq=False):
     program: Program | None = None
     tuning: Tuning | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Variant) and _without_places(self) == _without_places(other)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle it without places, which belong to a file that this process has read."""
@@ -284,27 +279,19 @@ class Variant(Struct, frozen=True, eq=False):
         yield from _leaves(self.args, ())
 
 
-def _without_places(item: Spec | Variant) -> dict[str, object]:
-    return {**asdict(item), "places": None}
-
-
 def _position(item: Spec | Variant, path: tuple[str | int, ...]) -> Location:
     place = item.places.get(str(path[0])) if path else None
     return item.location if place is None else place.below(path[1:]).location
 
 
-def plain_args(tree: Args | ArgTree, *, in_order: bool = False) -> Value:
-    """Return arguments as plain data: arrays in their notation, mappings sorted by key.
-
-    With `in_order` mappings keep their order.
-    """
+def plain_args(tree: Args | ArgTree) -> Value:
+    """Return arguments as plain data: arrays in their notation, mappings sorted by key."""
     if isinstance(tree, ArraySpec):
         return str(tree)
     if isinstance(tree, list):
-        return [plain_args(item, in_order=in_order) for item in tree]
+        return [plain_args(item) for item in tree]
     if isinstance(tree, dict):
-        keys = tree if in_order else sorted(tree)
-        return {key: plain_args(tree[key], in_order=in_order) for key in keys}
+        return {key: plain_args(tree[key]) for key in sorted(tree)}
     return tree
 
 
@@ -385,31 +372,3 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
     from pallasc.specs.tuning import Tune
 
     return replace(spec, tune=msgspec.convert(spec.tune, Tune))
-
-
-def variant_to_json(variant: Variant) -> dict[str, object]:
-    """Return a variant as plain data, without its table data and positions."""
-    args = plain_args(variant.args, in_order=True)
-    check = variant.check
-    if check is not None:
-        check = replace(check, args=plain_args(check.args, in_order=True))
-    plain = replace(variant, args=args, check=check, tuning=None, places={})
-    data: dict[str, object] = msgspec.to_builtins(plain)
-    return data
-
-
-def variant_from_json(data: Mapping[str, Any]) -> Variant:
-    """Return the variant that was passed to `variant_to_json`.
-
-    Raises:
-        SpecError, ValueError: the data is malformed.
-    """
-    check = data["check"]
-    if check is not None:
-        check = {**check, "args": array_tree(check["args"])}
-    variant = msgspec.convert({**data, "args": array_tree(data["args"]), "check": check}, Variant)
-    if variant.program is None:
-        return variant
-    from pallasc.specs.machine import Program
-
-    return replace(variant, program=msgspec.convert(variant.program, Program))

@@ -57,9 +57,10 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 
 
 class Expression(NamedTuple):
-    """The content of one pair of braces."""
+    """The content of one pair of braces, its syntax tree, and the parameters in it."""
 
     text: str
+    body: ast.expr
     names: tuple[str, ...]
 
     def value(self, params: Mapping[str, Value]) -> Value:
@@ -76,10 +77,9 @@ class Expression(NamedTuple):
                     hint=suggestion(name, params, otherwise="Parameters")
                     or "Give it values under 'matrix'.",
                 )
-        body = _parse(self.text)
-        if isinstance(body, ast.Name | ast.Attribute):
-            return _looked_up(body, params, self.text)
-        return _evaluate(body, params, self.text)
+        if isinstance(self.body, ast.Name | ast.Attribute):
+            return _looked_up(self.body, params, self.text)
+        return _evaluate(self.body, params, self.text)
 
     def text_of(self, params: Mapping[str, Value]) -> str:
         """Evaluate to text, for insertion into longer text.
@@ -157,25 +157,18 @@ def is_template(text: str) -> bool:
     return "{" in text or "}" in text
 
 
-@lru_cache(maxsize=4096)
 def _parse_expression(text: str) -> Expression:
     try:
-        body = _parse(text)
-        names = _names(body)
+        if len(text) > _LONGEST_EXPRESSION:
+            raise ValueError("too long")
+        body = ast.parse(text, mode="eval").body
+        return Expression(text, body, tuple(dict.fromkeys(_names(body))))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpecError(
             f"{{{shortened(text)}}} is not an expression.",
             hint="Use parameters, whole numbers, + - * // % and parentheses; "
             "write {{ and }} for plain braces.",
         ) from None
-    return Expression(text, tuple(dict.fromkeys(names)))
-
-
-@lru_cache(maxsize=4096)
-def _parse(text: str) -> ast.expr:
-    if len(text) > _LONGEST_EXPRESSION:
-        raise ValueError("too long")
-    return ast.parse(text, mode="eval").body
 
 
 def _names(node: ast.expr) -> list[str]:

@@ -128,14 +128,12 @@ class Rules:
         rounds: after this many rounds, the median of ratios decides between two points.
         seconds: time for the points of a key.
         together: maximum number of points in a round.
-        seed: determines the order of the points in each round.
     """
 
     within: float = 0.01
     rounds: int = 200
     seconds: float = 60.0
     together: int = 8
-    seed: int = 0
 
 
 class Measure(NamedTuple):
@@ -163,7 +161,7 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
     leader = find_leader(contest, measured)
     window = _window(alive, measured, leader, rules)
     if leader is None or _rounds(contest, leader) < LEAST_ROUNDS:
-        return _next_round(contest, window, rules)
+        return _next_round(contest, window)
     pairs = {
         name: compare(contest.ratios(name, leader), within=rules.within, points=len(order))
         for name in measured
@@ -182,7 +180,7 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
         word = "tied" if pairs[last].close else _unsettled(rules)
         why = f"{word}: {_percent(pairs[last].ratio)} slower"
         return _dropped(contest, last, leader, why)
-    return _next_round(contest, window, rules)
+    return _next_round(contest, window)
 
 
 def find_leader(contest: Contest, measured: Sequence[str]) -> str | None:
@@ -230,9 +228,9 @@ def _window(
     return [*begun, *fresh][: max(2, rules.together)]
 
 
-def _next_round(contest: Contest, window: Sequence[str], rules: Rules) -> Measure:
+def _next_round(contest: Contest, window: Sequence[str]) -> Measure:
     number, ids = len(contest.rounds) + 1, list(window)
-    random.Random(f"{rules.seed} {contest.kernel} {contest.key} {number}").shuffle(ids)
+    random.Random(f"{contest.kernel} {contest.key} {number}").shuffle(ids)
     return Measure(number, tuple(ids))
 
 

@@ -8,6 +8,11 @@ A bucket gets one row, which is also the row of the exact key that names the buc
 configuration that is within the limit for most of its measured keys, including that key; a key that
 it does not suit gets its own row. If calls may be padded, a bucket has a row only if the key that
 names it was measured, because calls are padded to it.
+
+The configurations of a kernel are few: a greedy algorithm takes the one that is within the limit
+for most of the remaining keys, until there are none (Chvátal, "A greedy heuristic for the
+set-covering problem", 1979). Then swaps of single configurations minimize the geometric mean of the
+losses. All ties go to the first configuration in canonical order.
 """
 
 from __future__ import annotations
@@ -26,8 +31,7 @@ from pallasc.specs.canonical import canonical_text
 from pallasc.specs.gpus import Target, device_names
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, key_text, row_order
-from pallasc.tuning.choose import choose
+from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, row_order
 from pallasc.tuning.contest import is_surely_within
 from pallasc.tuning.results import Contest, ContestKey, Results
 
@@ -110,7 +114,7 @@ class Picked:
         rows: rows to write.
         changes: the change of each row of the table.
         unfinished: keys that were not measured completely.
-        without: keys for which no configuration has valid times in all contests.
+        without: keys for which no picked configuration has valid times in all contests.
         default: the configuration that loses least if it must serve every key.
         unknown: number of measured points that the spec does not have.
     """
@@ -129,11 +133,6 @@ class Picked:
     def served(self) -> list[MeasuredKey]:
         """The keys that have a row."""
         return [own for own in self.keys if own.use is not None]
-
-    @property
-    def unserved(self) -> list[Key]:
-        """The keys for which no picked configuration was measured."""
-        return [own.key for own in self.keys if own.use is None]
 
     @property
     def beyond(self) -> list[Key]:
@@ -198,8 +197,6 @@ def pick(
         _choose(picked, most)
         _add_rows(picked, kernel.tune)
         picked.changes = _changes(picked, kernel.rows)
-        for change in picked.changes:
-            _check_age(name, change, kernel.tune)
         decided.append(picked)
     return decided
 
@@ -278,19 +275,6 @@ def _contests(files: Sequence[Results]) -> dict[ContestKey, Contest]:
     return contests
 
 
-def _check_age(name: str, change: RowChange, tune: Tune) -> None:
-    """Check that a row is not replaced by an older one."""
-    old = change.before.measured if change.before is not None else None
-    new = change.row.measured
-    if old is not None and new is not None and old.date > new.date:
-        raise SpecError(
-            f"{name}: the row of {change.row.gpu}, {key_text(tune.by, change.row.key)} is of "
-            f"{old.date}, and the results are older: {new.date}.",
-            location=change.before.place if change.before is not None else None,
-            hint="Give newer results, or remove the row.",
-        )
-
-
 # ---- what was measured
 
 
@@ -356,15 +340,15 @@ def _worst(contests: Sequence[Mapping[str, Option]]) -> dict[str, Option]:
 
 def _choose(picked: Picked, most: int | None) -> None:
     """Set the configuration that each key uses, and the best one for all keys."""
-    names = list(picked.configurations)
-    place = {name: index for index, name in enumerate(names)}
-    losses = [{place[n]: own.loss for n, own in key.options.items()} for key in picked.keys]
-    within = [{place[n] for n in key.options if key.is_within(n)} for key in picked.keys]
-    for own in choose(losses, within, len(names), most=1).columns:
-        picked.default = picked.configurations[names[own]]
-    chosen = choose(losses, within, len(names), most=most)
-    for key, index in zip(picked.keys, chosen.of_key, strict=True):
-        key.use = None if index is None else names[index]
+    losses = [{name: own.loss for name, own in key.options.items()} for key in picked.keys]
+    within = [[name for name in key.options if key.is_within(name)] for key in picked.keys]
+    for name in choose(losses, within, most=1).used:
+        picked.default = picked.configurations[name]
+    chosen = choose(losses, within, most=most)
+    for key, use in zip(picked.keys, chosen.of_key, strict=True):
+        key.use = use
+        if use is None:
+            picked.without.append(key.key)
 
 
 def _add_rows(picked: Picked, tune: Tune) -> None:
@@ -440,3 +424,85 @@ def _text(key: Key) -> str:
 
 def _sizes(key: Key) -> list[float]:
     return [float(v) if isinstance(v, int | float) else 0.0 for v in key]
+
+
+# ---- few configurations
+
+UNSERVED = 1e6
+"""Loss of a key for which no chosen configuration was measured; larger than any other loss."""
+
+_MOST_ROUNDS = 20
+"""Maximum number of swap rounds; each reduces the sum, and they usually end after a few."""
+
+Losses = Mapping[str, float]
+"""log(time / best time) of each configuration that was measured for a key."""
+
+
+class Chosen(NamedTuple):
+    """The configurations to use, sorted; the one of each key, None if no such one was measured."""
+
+    used: tuple[str, ...]
+    of_key: tuple[str | None, ...]
+
+
+def choose(
+    losses: Sequence[Losses], within: Sequence[Collection[str]], *, most: int | None = None
+) -> Chosen:
+    """Choose the configurations to use, and the configuration of each key.
+
+    Args:
+        losses: losses of each key by configuration.
+        within: configurations within the limit for each key.
+        most: maximum number to use; if the limit needs more, keys lose more.
+    """
+    names = sorted({name for own in losses for name in own})
+    covered = {name: {key for key, own in enumerate(within) if name in own} for name in names}
+    cover = greedy_cover(covered)
+    if most is not None and len(cover) > most:
+        cover, covered = cover[:most], {name: set() for name in names}
+    used = _swapped(losses, covered, cover)
+    pairs = zip(losses, within, strict=True)
+    return Chosen(used, tuple(_fastest(own, near, used) for own, near in pairs))
+
+
+def _fastest(losses: Losses, within: Collection[str], used: Sequence[str]) -> str | None:
+    """Return the configuration of a key: one within the limit if possible, then the fastest."""
+    usable = [name for name in used if name in losses]
+    return min(usable, key=lambda name: (name not in within, losses[name]), default=None)
+
+
+def greedy_cover(covered: Mapping[str, set[int]]) -> list[str]:
+    """Return configurations that cover every key that any covers, the most useful first."""
+    left, chosen = set[int]().union(*covered.values()), list[str]()
+    while left:
+        best = max(covered, key=lambda name: len(covered[name] & left))
+        chosen.append(best)
+        left -= covered[best]
+    for name in tuple(chosen):
+        others = [other for other in chosen if other != name]
+        if covered[name] <= set[int]().union(*(covered[other] for other in others)):
+            chosen = others
+    return chosen
+
+
+def _swapped(
+    losses: Sequence[Losses], covered: Mapping[str, set[int]], used: Sequence[str]
+) -> tuple[str, ...]:
+    """Reduce the loss by swaps; the number of configurations stays, and so do the covered keys."""
+    chosen = list(used)
+    for _ in range(_MOST_ROUNDS):
+        before = tuple(chosen)
+        for place, name in enumerate(before):
+            others = [*chosen[:place], *chosen[place + 1 :]]
+            lost = [min([own[o] for o in others if o in own] or [UNSERVED]) for own in losses]
+            need = covered[name].difference(*(covered[other] for other in others))
+            usable = [own for own in covered if own not in others and need <= covered[own]]
+            chosen[place] = min(usable, key=lambda own: _total(losses, lost, own))
+        if tuple(chosen) == before:
+            break
+    return tuple(sorted(chosen))
+
+
+def _total(losses: Sequence[Losses], lost: Sequence[float], name: str) -> float:
+    """Return the sum of the losses if a configuration is added to others that lose `lost`."""
+    return sum(min(before, own.get(name, before)) for own, before in zip(losses, lost, strict=True))

@@ -69,11 +69,6 @@ class Start(Struct, frozen=True, tag_field="kind", tag="start"):
     settings: dict[str, Any]
     schema: int = RESULTS_SCHEMA
 
-    def to_json(self) -> dict[str, object]:
-        """Return the record for the file."""
-        record: dict[str, object] = msgspec.to_builtins(self)
-        return record
-
 
 class _Subject(Struct, frozen=True, omit_defaults=True, tag_field="kind", tag=str.lower):
     kernel: str
@@ -304,9 +299,10 @@ class Results:
 # ---- reading
 
 
-def line_of(record: Mapping[str, object]) -> bytes:
+def line_of(record: Record) -> bytes:
     """Return the line of a record: canonical JSON with its check, and a line feed."""
-    return canonical_json({**record, "check": _check_of(record)}) + b"\n"
+    data = msgspec.to_builtins(record)
+    return canonical_json({**data, "check": _check_of(data)}) + b"\n"
 
 
 def _check_of(record: Mapping[str, object]) -> str:
@@ -382,7 +378,7 @@ def _not_results(shown: str) -> SpecError:
 
 # ---- writing
 
-_LIKE_BEFORE = ("cold", "repeats", "seed")
+_LIKE_BEFORE = ("cold", "repeats")
 """Settings that change the meaning of a time: rounds with other settings cannot be compared."""
 
 
@@ -415,14 +411,14 @@ class ResultsFile:
         Raises:
             SpecError: it cannot be written.
         """
-        self._write(line_of(msgspec.to_builtins(record)))
+        self._write(line_of(record))
         self.results.add(record)
 
     def _write(self, line: bytes) -> None:
         """Append a line, after the start if this is the first; an error leaves whole lines."""
         with _refusing(self._path):
             if self._start is not None:
-                line = line_of(self._start.to_json()) + line
+                line = line_of(self._start) + line
                 os.ftruncate(self._descriptor, self.results.whole_bytes)
             size = os.fstat(self._descriptor).st_size
             try:

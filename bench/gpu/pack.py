@@ -95,15 +95,18 @@ def pack_kernels(folder: Path, built: Sequence[Built]) -> None:
 
 def _row(variant: Any, bundle: str, is_tuning: bool) -> dict[str, Any]:
     """Return the description of a variant for `carried.py`."""
-    from pallasc.specs.spec import variant_to_json
+    import msgspec
 
-    data = variant_to_json(variant)
+    from pallasc.specs.spec import plain_args
+
     return {
         "id": variant.id,
         "arch": variant.target.arch,
         "bundle": bundle,
         "is_tuning": is_tuning,
-        **{name: data[name] for name in ("name", "params", "entry", "args", "static", "tolerance")},
+        **{name: getattr(variant, name) for name in ("name", "params", "entry", "static")},
+        "args": plain_args(variant.args),
+        "tolerance": msgspec.to_builtins(variant.tolerance),
     }
 
 

@@ -22,8 +22,7 @@ from pallasc.specs.tuning import Row, use_text
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
-    from pallasc.tuning.plan import JobPoint, Planned
-    from pallasc.tuning.rules import Facts
+    from pallasc.tuning.plan import Facts, JobPoint, Planned
 
 _DIGITS = 12
 _HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM"]
@@ -106,10 +105,9 @@ def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
       job       file, bytes, digest (of the whole content)
       points    list in the order of the specs, each with: id, kernel, params, target, digest (of
                 the artifact), rank, facts, reference (true if it has values) or why_no_reference
-      dropped   list, each with: id, kernel, params, target, digest or null, rule (failed, budget,
-                "shared memory", equal, spills, rank), why, facts or null
-      facts     spill_bytes, smem_bytes, warps_per_sm, waves, instructions, tile_flops, mbarriers,
-                load_bytes, store_bytes, bound_s; null if unknown
+      dropped   list, each with: id, kernel, params, target, digest or null, rule (failed, equal,
+                spills, rank), why, facts or null
+      facts     spill_bytes (null if unknown), smem_bytes, waves, mbarriers
       lost      list of the keys without points, each with: kernel, key (by parameter), target,
                 why
       untuned   names of the kernels without `tune`, which are not in the job
@@ -161,11 +159,11 @@ def _words(facts: Facts | None) -> str:
     """Return the figures of a point that matter most for its rank."""
     if facts is None:
         return "nothing is known"
-    parts = [f"{facts.waves:.3g} waves", count(facts.mbarriers, "barrier")]
-    if facts.instructions is not None:
-        parts.insert(0, count(facts.instructions, "instruction"))
-    if facts.load_bytes is not None:
-        parts.append(f"{amount(facts.load_bytes)}B loaded")
+    parts = [
+        f"{facts.waves:.3g} waves",
+        count(facts.mbarriers, "barrier"),
+        f"{amount(facts.smem_bytes)}B of shared memory",
+    ]
     if facts.spill_bytes:
         parts.append(f"spills {count(facts.spill_bytes, 'byte')}")
     return ", ".join(parts)

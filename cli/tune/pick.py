@@ -52,13 +52,6 @@ _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
 @count_option(
     "--at-most", "Maximum number of configurations per kernel, even if some keys get slower."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="TABLE",
-    help="Table to write instead of the tables named in the specs.",
-)
 @click.option("--dry-run", is_flag=True, help="Show the changes without writing them.")
 @given.reading_options
 @json_option("the picked variants and the changes")
@@ -66,7 +59,6 @@ def command(
     files: tuple[Path, ...],
     within: float,
     at_most: int | None,
-    output: Path | None,
     dry_run: bool,
     as_json: bool,
     work: Work,
@@ -80,8 +72,8 @@ def command(
     measurements, are kept. The same results give the same bytes, in any order.
 
     Pick rejects truncated results, results of two GPUs or of a GPU that the points are not compiled
-    for, results older than a row, and two files for one key. Each row records the digest of the
-    measured artifact; a build warns if its variant compiles to a different one.
+    for, and two files for one key. Each row records the digest of the measured artifact; a build
+    warns if its variant compiles to a different one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
@@ -94,15 +86,12 @@ def command(
       schema   1
       written  list of the written tables
       kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used),
-               artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (each
-               with change, gpu, key, before, after), beyond, unfinished, without
+               loss_percent (mean, worst), uses, default, rows (each with change, gpu, key,
+               before, after), beyond, unfinished, without
     """
-    from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
     from pallasc.tuning.pick import pick, with_model
     from pallasc.tuning.results import read_results
 
-    if output is not None and not output.name.endswith(TABLE_SUFFIX):
-        raise click.UsageError(f"-o {output}: the name of a table ends in {TABLE_SUFFIX}.")
     results = [read_results(file) for file in files]
     tuned = [spec for spec in work.reader().specs(work.specs) if spec.tune is not None]
     if not tuned:
@@ -112,7 +101,7 @@ def command(
         )
     models = [model for spec in tuned for model in spec.models.values()]
     results = [with_model(file, models) for file in results]
-    kernels = _read_kernels(tuned, output, results[0].start.model)
+    kernels = _read_kernels(tuned, results[0].start.model)
     decided = pick(results, kernels, within, most=at_most)
     written = [] if dry_run else _write(decided, kernels)
     if as_json:
@@ -130,9 +119,7 @@ def command(
     return 0 if any(own.served for own in decided) else 1
 
 
-def _read_kernels(
-    specs: Sequence[Spec], output: Path | None, model: str | None
-) -> dict[str, TunedKernel]:
+def _read_kernels(specs: Sequence[Spec], model: str | None) -> dict[str, TunedKernel]:
     """Return the tuned kernels of specs for a model, by name.
 
     Raises:
@@ -158,8 +145,7 @@ def _read_kernels(
                 location=other.where("tune"),
                 hint="Write the same 'tune' in both.",
             )
-        path = output or Path(spec.base_dir, tune.table)
-        shown = str(output or table_shown(spec, tune))
+        path, shown = Path(spec.base_dir, tune.table), table_shown(spec, tune)
         table = read_table(path, shown).get(name)
         ids = {variant.id for variant in variants}
         kernels[name] = TunedKernel(tune, ids, table.rows if table else (), path, shown)
@@ -191,12 +177,11 @@ def _text(picked: Picked, tune: Tune) -> str:
     name = f"{picked.name} on {picked.gpu}"
     if not picked.served:
         return f"{name}: no key has complete results; its rows are unchanged"
-    used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     lines = [
         f"{name}: uses {len(picked.uses)} of {count(len(picked.configurations), 'configuration')} "
-        f"and {used} of {count(measured, 'artifact')} for {count(len(picked.served), 'key')}; "
-        f"slower than the best by {mean:.2f} % (geometric mean), at most {worst:.2f} %"
+        f"for {count(len(picked.served), 'key')}; slower than the best by {mean:.2f} % "
+        f"(geometric mean), at most {worst:.2f} %"
     ]
     losses = {canonical_text(list(own.key)): own.option.loss for own in picked.served}
     rows = [
@@ -227,9 +212,8 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     name = picked.name
     found = {
         f"not known to be within {within:g} % of the best": picked.beyond,
-        "no picked configuration was measured, so no row is written": picked.unserved,
         "continue with pallasc tune run; not completely measured": picked.unfinished,
-        "no point has valid times": picked.without,
+        "no picked configuration has valid times, so no row is written": picked.without,
     }
     for what, keys in found.items():
         if keys:
@@ -245,16 +229,14 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
 
 
 def _json(picked: Picked) -> dict[str, object]:
-    used, measured = _artifacts(picked)
     mean, worst = picked.loss_percent()
     return {
         "kernel": picked.name,
         "gpu": picked.gpu,
         "keys": len(picked.served),
         "configurations": {"measured": len(picked.configurations), "used": len(picked.uses)},
-        "artifacts": {"measured": measured, "used": used},
         "loss_percent": {"mean": round(mean, 3), "worst": round(worst, 3)},
-        **fields(picked, "uses", "default", "beyond", "unfinished"),
+        **fields(picked, "uses", "default", "beyond", "unfinished", "without"),
         "rows": [
             {
                 "change": change.kind,
@@ -265,7 +247,6 @@ def _json(picked: Picked) -> dict[str, object]:
             }
             for change in picked.changes
         ],
-        "without": [*picked.without, *picked.unserved],
     }
 
 
@@ -274,12 +255,6 @@ def _row_json(row: Row | None) -> dict[str, object] | None:
         return None
     us = None if row.measured is None else row.measured.us
     return {"use": row.use, "artifact": row.artifact, "us": us}
-
-
-def _artifacts(picked: Picked) -> tuple[int, int]:
-    """Return the number of used artifacts and of measured artifacts."""
-    measured = {own.artifact for key in picked.keys for own in key.options.values()}
-    return len({own.option.artifact for own in picked.served}), len(measured)
 
 
 def _keys(tune: Tune, keys: Sequence[Key]) -> str:

@@ -69,14 +69,6 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
     "Fail a point if its start, launch, or round takes longer, in seconds.",
     "timeout_s",
 )
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Seed for the order of points in a round, and for inputs if the job has no reference.",
-)
 @quiet_option
 @json_option("a summary")
 def command(
@@ -87,7 +79,6 @@ def command(
     rounds: int,
     seconds: float,
     together: int,
-    seed: int,
     quiet: bool,
     as_json: bool,
     **limits: Any,
@@ -107,7 +98,7 @@ def command(
 
     Results are on disk before the next round begins. To resume an interrupted run, repeat the
     command; if every key is done, nothing changes. Results of a different job or GPU, or with
-    different --cold, --repeats, or --seed, are rejected and not changed.
+    different --cold or --repeats, are rejected and not changed.
 
     Failed points are not launched again. To retry them, for example after a hang caused by the
     machine, write the results to another file.
@@ -123,7 +114,7 @@ def command(
     Exit codes:
       0    every key has a winner
       1    all points of a key failed
-      2    the results are for another job, GPU, --cold, --repeats, or --seed; or JOB is not a job
+      2    the results are for another job, GPU, --cold, or --repeats; or JOB is not a job
       4    there is no GPU, or it is no longer usable
       5    the job or the results are damaged
       130  interrupted; the results so far are kept
@@ -148,7 +139,7 @@ def command(
     from pallasc.tuning.measure import Referee, Run, Setup, read_job
     from pallasc.tuning.results import Start, open_results
 
-    rules = Rules(within_percent / 100, rounds, seconds, together, seed)
+    rules = Rules(within_percent / 100, rounds, seconds, together)
     with open_bundle(job) as bundle:
         bundle.check_policy(read_policy())
         device = look_at_device(ordinal)
@@ -174,7 +165,7 @@ def command(
                 Setup(bundle, ordinal, **limits),
                 rules,
                 conditions,
-                lambda: Referee(bundle, seed, make_inputs),
+                lambda: Referee(bundle, make_inputs),
                 _Progress(quiet=quiet or as_json),
             ).all(matches)
     contests = [file.results.contests[match.contest_key] for match in matches]

@@ -308,15 +308,15 @@ class Artifact:
 
 def _checked(record: object) -> ArtifactRecord:
     """Check the types in a record; kernels and plan are checked when they are read."""
-    if not isinstance(record, Mapping) or not isinstance(record.get("blobs", {}), Mapping):
-        raise CorruptError("the artifact's record is not a JSON object with blobs")
+    if not isinstance(record, Mapping):
+        raise CorruptError("the artifact's record is not a JSON object")
     schema = record.get("schema")
     if schema != ARTIFACT_SCHEMA:
         raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
     missing = {"target", "toolchain", "plan", "kernels", "blobs"} - set(record)
     if missing:
         raise CorruptError(f"the artifact lacks {', '.join(sorted(missing))}")
-    for part in ("target", "toolchain", "plan"):
+    for part in ("target", "toolchain", "plan", "blobs"):
         if not isinstance(record[part], Mapping):
             raise CorruptError(f"the artifact's {part} is not an object")
     if type(record["target"].get("name")) is not str:

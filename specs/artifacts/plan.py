@@ -140,10 +140,6 @@ class Fill:
             return f"fills {self.size} bytes with {self.value:#x}"
         return None
 
-    def title(self) -> str:
-        """Return a short text for pictures."""
-        return f"fill {self.size:,} bytes with {self.value:#x}"
-
     def __str__(self) -> str:
         value = f"{self.value:#0{2 + 2 * self.width}x}"
         return f"fill {self.size} bytes of {place_text(self.buffer, self.offset)} with {value}"
@@ -184,14 +180,6 @@ class Copy:
         """Yield the bytes that it uses."""
         yield Access(self.source, self.source_offset, self.size, False)
         yield Access(self.target, self.target_offset, self.size, True)
-
-    def broken_rule(self) -> str | None:
-        """Return None: it cannot break a rule."""
-        return None
-
-    def title(self) -> str:
-        """Return a short text for pictures."""
-        return f"copy {self.size:,} bytes"
 
     def __str__(self) -> str:
         source = place_text(self.source, self.source_offset)
@@ -405,7 +393,7 @@ FLAT_VERSION = 1
 
 def kind_of(step: Step) -> str:
     """Return the name of a step's kind."""
-    return next(name for name, kind in STEP_KINDS.items() if kind.step is type(step))
+    return type(step).__name__.lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -556,7 +544,7 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
     for index, step in enumerate(plan.steps):
         if isinstance(step, Launch):
             yield from _broken_launch(step, index, plan.device_count)
-        elif (broken := step.broken_rule()) is not None:
+        if isinstance(step, Fill) and (broken := step.broken_rule()) is not None:
             yield f"step {index} {broken}"
     yield from _broken_signature(plan)
     for profile in plan.profiles:

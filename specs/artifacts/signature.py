@@ -168,14 +168,8 @@ def _overlapping(name: str, written: Binding, other: Binding, is_result: bool) -
     )
 
 
-class Missing:
-    """Marks an argument that was not given."""
-
-    def __repr__(self) -> str:
-        return "<missing>"
-
-
-MISSING = Missing()
+MISSING: Any = object()
+"""Marks an argument that was not given."""
 
 
 class Arguments:

@@ -1,6 +1,6 @@
 """Expand specs into variants: every point of the matrix on every target, in a fixed order.
 
-`Filling` fills a point's parameters into a spec; parts without any are built once and shared.
+`Filling` fills a point's parameters into a spec.
 
 The points of a spec are its `$file` rows times its matrix, without those in `exclude`, then those
 in `include`. Their number is checked before anything is expanded: every count is a product or a sum
@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -147,77 +147,50 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
     Raises:
         SpecError: a point is wrong or repeated, or none is left.
     """
-    axes = _Axes(spec, at)
-    _check_rows(spec, axes)
-    excluded = _Excluded(spec, axes, at.child("exclude"))
-    points = [point for point in axes.product() if point not in excluded]
+    rows = [{name: choice_of(value) for name, value in row.values.items()} for row in spec.rows]
+    axes = {name: [choice_of(value) for value in values] for name, values in spec.axes.items()}
+    known = _known_choices(spec, rows, axes, at)
+    _check_rows(spec, rows)
+    excluded = _excluded(spec, known, at.child("exclude"))
+    points: list[Point] = []
+    if rows or spec.matrix or not spec.include:
+        for row in rows or [{}]:
+            for values in itertools.product(*axes.values()):
+                point = {**row, **dict(zip(axes, values, strict=True))}
+                if not any(_identity(point, names) in keys for names, keys in excluded.items()):
+                    points.append(point)
     if spec.include:
-        points.extend(_included(spec, axes, points, at.child("include")))
+        points.extend(_included(spec, known, points, at.child("include")))
     if not points:
         raise at.child("exclude").error("every point is excluded.", "Exclude fewer points.")
     return points
 
 
-class _Axes:
-    """The parameters of a spec, and their values.
-
-    Attributes:
-        names: the parameters, with the rows' parameters first.
-        rows: the choices in each row.
-    """
-
-    def __init__(self, spec: Spec, at: Place) -> None:
-        self._spec, self._at = spec, at
-        self._known: dict[str, dict[str, Choice]] = {}
-        self.rows = [
-            {name: self._choice(name, value) for name, value in row.values.items()}
-            for row in spec.rows
-        ]
-        self._matrix = {
-            name: [self._choice(name, value) for value in values]
-            for name, values in spec.axes.items()
-        }
-        self._only_included = not spec.rows and not spec.matrix and bool(spec.include)
-        self.names = list(self._known)
-        if self._only_included:
-            tuned = {*spec.axes} - {*spec.matrix}
-            self.names = [name for name in spec.include[0] if name not in tuned]
-            self.names += [name for name in spec.axes if name not in self.names]
-
-    def _choice(self, name: str, value: Value) -> Choice:
-        known = self._known.setdefault(name, {})
-        choice = choice_of(value)
-        if choice.key not in known:
-            known[choice.key] = choice
-            if isinstance(choice.content, list | dict):
-                other = known.setdefault(typed(choice.label), choice)
-                if other is not choice:
-                    raise (
-                        _source_of(self._spec, name, self._at).error(
-                            f"two values have the name {choice.label!r}.",
-                            "Give each its own $name.",
-                        )
-                    )
-        return known[choice.key]
-
-    def product(self) -> Iterator[Point]:
-        """Yield every combination."""
-        if self._only_included:
-            return
-        names = list(self._matrix)
-        for row in self.rows or [{}]:
-            for values in itertools.product(*self._matrix.values()):
-                yield {**row, **dict(zip(names, values, strict=True))}
-
-    def known(self, name: str) -> dict[str, Choice]:
-        """Return the values of a parameter by their keys; named values also by their names."""
-        return self._known.get(name, {})
+_Known = Mapping[str, Mapping[str, Choice]]
+"""The values of each parameter by their keys; named values also by their names."""
 
 
-def _check_rows(spec: Spec, axes: _Axes) -> None:
+def _known_choices(
+    spec: Spec, rows: Iterable[Point], axes: Mapping[str, Iterable[Choice]], at: Place
+) -> _Known:
+    """Return the values in rows and matrix; two values of a parameter need different names."""
+    known: dict[str, dict[str, Choice]] = {}
+    of_rows = (own for row in rows for own in row.items())
+    of_axes = ((name, choice) for name, choices in axes.items() for choice in choices)
+    for name, choice in itertools.chain(of_rows, of_axes):
+        choices = known.setdefault(name, {})
+        for key in (choice.key, typed(choice.label)):
+            if choices.setdefault(key, choice).key != choice.key:
+                raise _source_of(spec, name, at).error(
+                    f"two values have the name {choice.label!r}.", "Give each its own $name."
+                )
+    return known
+
+
+def _check_rows(spec: Spec, rows: Iterable[Point]) -> None:
     """Reject rows that repeat another row."""
     seen: dict[tuple[str, ...], int] = {}
-    for index, row in enumerate(axes.rows):
+    for index, row in enumerate(rows):
         first = seen.setdefault(_identity(row, row), index)
         if first != index:
             raise SpecError(
@@ -228,44 +201,41 @@ def _check_rows(spec: Spec, axes: _Axes) -> None:
             )
 
 
-class _Excluded:
-    """The points that `exclude` drops, indexed by the values of each set of parameters."""
-
-    def __init__(self, spec: Spec, axes: _Axes, at: Place) -> None:
-        self._sets: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
-        for index, partial in enumerate(spec.exclude):
-            names = tuple(sorted(partial))
-            key = tuple(_excluded_value(axes, name, partial[name], at, index) for name in names)
-            self._sets.setdefault(names, set()).add(key)
-
-    def __contains__(self, point: Point) -> bool:
-        return any(_identity(point, names) in keys for names, keys in self._sets.items())
+def _excluded(spec: Spec, known: _Known, at: Place) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+    """Return the points that `exclude` drops, as values by the names of their parameters."""
+    excluded: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
+    for index, partial in enumerate(spec.exclude):
+        names, place = tuple(sorted(partial)), at.child(index)
+        key = tuple(_excluded_value(known, name, partial[name], place) for name in names)
+        excluded.setdefault(names, set()).add(key)
+    return excluded
 
 
-def _excluded_value(axes: _Axes, name: str, value: Value, at: Place, index: int) -> str:
+def _excluded_value(known: _Known, name: str, value: Value, at: Place) -> str:
     """Return the key of a value; some point must have it."""
-    place = at.child(index)
-    if not axes.known(name):
-        raise place.unknown("parameter", name, [known for known in axes.names if axes.known(known)])
-    choice = axes.known(name).get(typed(value))
+    if name not in known:
+        raise at.unknown("parameter", name, known)
+    choice = known[name].get(typed(value))
     if choice is None:
-        known = [plain(choice.label) for choice in axes.known(name).values()]
+        values = [plain(choice.label) for choice in known[name].values()]
         shown = choice_of(value).label if isinstance(value, list | dict) else value
-        raise place.child(name).error(
+        raise at.child(name).error(
             f"{show(shown)} is not a value of parameter {name!r}, so this excludes nothing.",
-            suggestion(plain(shown), known, otherwise=f"Values of {name!r}"),
+            suggestion(plain(shown), values, otherwise=f"Values of {name!r}"),
         )
     return choice.key
 
 
-def _included(spec: Spec, axes: _Axes, points: list[Point], at: Place) -> Iterator[Point]:
-    names = axes.names
-    known = set(names)
+def _included(spec: Spec, known: _Known, points: Sequence[Point], at: Place) -> Iterator[Point]:
+    names = list(known)
+    if not spec.rows and not spec.matrix:  # the points are the only source of parameters
+        own = [name for name in spec.include[0] if name not in spec.axes]
+        names = [*own, *spec.axes]
     seen = {_identity(point, names) for point in points}
     for index, extra in enumerate(spec.include):
         place = at.child(index)
         for name in extra:
-            if name not in known:
+            if name not in names:
                 raise place.unknown("parameter", name, names)
         for name in names:
             if name not in extra:
@@ -273,7 +243,7 @@ def _included(spec: Spec, axes: _Axes, points: list[Point], at: Place) -> Iterat
                     f"parameter {name!r} is missing.", "Give every parameter a value."
                 )
         point = {
-            name: axes.known(name).get(typed(extra[name])) or choice_of(extra[name])
+            name: known.get(name, {}).get(typed(extra[name])) or choice_of(extra[name])
             for name in names
         }
         identity = _identity(point, names)
@@ -338,17 +308,6 @@ Leaf = Callable[[Any, PathParts], Fill]
 """Returns the function that fills in a value, neither a list nor a mapping, at a path."""
 
 
-class Filler(NamedTuple):
-    """A tree to fill in: the same value for all points, or a function of the point."""
-
-    value: Any = None
-    fill: Fill | None = None
-
-    def __call__(self, params: Params) -> Any:
-        """Return the tree for a point."""
-        return self.value if self.fill is None else self.fill(params)
-
-
 class _Noted(dict[str, Value]):
     """Values of a point, with the parameters that were used."""
 
@@ -387,52 +346,49 @@ class Filling:
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
         tolerance: Any = self._small_values.pop(TOLERANCE_KEY, None)
         args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
-        first = contents(point)
-        self._args = self._filler(spec.args, ("args",), self._array, first)
-        static = sorted_value(spec.static)
-        self._static = self._filler(static, ("static",), self._static_leaf, first)
-        self._tolerance = self._filler(spec.tolerance, ("tolerance",), self._number, first)
-        self._budget = self._filler(spec.budget, ("budget",), self._number, first)
-        self._mesh = self._filler(spec.mesh, ("mesh",), self._number, first)
-        path = ("check", TOLERANCE_KEY)
-        self._check_tolerance = self._filler(tolerance, path, self._number, first)
-        first = contents(self._small(point))
-        self._check_args = self._filler(args, ("check", ARGS_KEY), self._array, first)
+        self._first = contents(point)
+        self._args = self._filler(spec.args, ("args",), self._array)
+        self._static = self._filler(sorted_value(spec.static), ("static",), self._static_leaf)
+        self._tolerance = self._filler(spec.tolerance, ("tolerance",), self._number)
+        self._budget = self._filler(spec.budget, ("budget",), self._number)
+        self._mesh = self._filler(spec.mesh, ("mesh",), self._number)
+        self._check_tolerance = self._filler(tolerance, ("check", TOLERANCE_KEY), self._number)
+        self._first = contents(self._small(point))
+        self._check_args = self._filler(args, ("check", ARGS_KEY), self._array)
 
     def _small(self, point: Point) -> Point:
         return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
 
-    def _filler(self, tree: Any, path: PathParts, leaf: Leaf, first: Params) -> Filler:
-        """Return the filler of a tree; parts without parameters are built once and shared."""
+    def _filler(self, tree: Any, path: PathParts, leaf: Leaf) -> Fill:
+        """Return the function that fills in a tree."""
         if isinstance(tree, list):
-            parts = [self._filler(item, (*path, i), leaf, first) for i, item in enumerate(tree)]
-            if all(part.fill is None for part in parts):
-                return Filler([part.value for part in parts])
-            return Filler(fill=lambda params: [part(params) for part in parts])
+            parts = [self._filler(item, (*path, i), leaf) for i, item in enumerate(tree)]
+            return lambda params: [part(params) for part in parts]
         if isinstance(tree, dict):
             if leaf == self._array and "$call" in tree:
                 leaf = self._in_call
-            named = {k: self._filler(v, (*path, k), leaf, first) for k, v in tree.items()}
-            if all(part.fill is None for part in named.values()):
-                return Filler({key: part.value for key, part in named.items()})
-            return Filler(fill=lambda params: {key: part(params) for key, part in named.items()})
-        fill, noted = self._filled(tree, path, leaf), _Noted(first)
-        value = fill(noted)
-        self.used |= noted.used
-        return Filler(fill=fill) if noted.used else Filler(value)
+            named = {key: self._filler(item, (*path, key), leaf) for key, item in tree.items()}
+            return lambda params: {key: part(params) for key, part in named.items()}
+        return self._filled(tree, path, leaf)
 
     def _filled(self, value: Any, path: PathParts, leaf: Leaf) -> Fill:
-        """Return the function that fills in a leaf; errors get its place."""
-        with self._at.below(path).blamed():
+        """Return the function that fills in a leaf; errors get its place.
+
+        A leaf without parameters is filled in once.
+        """
+        place, noted = self._at.below(path), _Noted(self._first)
+        with place.blamed():
             fill = leaf(value, path)
+            first = fill(noted)
+        self.used |= noted.used
 
         def blaming(params: Params) -> Any:
             try:
                 return fill(params)
             except SpecError as error:
-                raise self._at.below(path).blame(error) from None
+                raise place.blame(error) from None
 
-        return blaming
+        return blaming if noted.used else lambda params: first
 
     def _number(self, value: Any, path: PathParts) -> Fill:
         if not isinstance(value, str) or not is_template(value):

@@ -7,15 +7,17 @@ that involve two places (an unknown parameter, a duplicate variant) are found on
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array
 from pallasc.specs.fields import (
+    DATA,
     ENTRY,
     IDENTIFIER,
-    NODES,
     PARAMETER,
+    PARAMETERS_HINT,
     SCALAR,
     VALUE_NAME,
     ByType,
@@ -26,20 +28,20 @@ from pallasc.specs.fields import (
     ListOf,
     MapOf,
     ParameterKind,
-    ParameterMap,
     Place,
     Record,
     Schema,
     Tree,
+    choice,
     expected,
     number,
     text,
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
+from pallasc.specs.loading.files import TABLE_SUFFIX
 from pallasc.specs.loading.tables import MatrixKind
-from pallasc.specs.loading.tune_fields import TUNE
 from pallasc.specs.resources import MORE_IS_BETTER, parse_rule, rules_for
-from pallasc.specs.templates import Expression, Value, is_template, parse_template
+from pallasc.specs.templates import NAME, Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
 
 
@@ -121,11 +123,16 @@ class ArrayKind(NamedTuple):
 
     def schema(self) -> Schema:
         """Return the schema."""
-        return {"$ref": "#/$defs/array"}
+        if self.in_call:
+            return SCALAR.schema()
+        dtypes = "|".join(sorted([*DTYPES, *ALIASES], key=lambda name: (-len(name), name)))
+        dimension = rf"\s*([0-9]+|{_BRACES})\s*"
+        array = rf"\s*({dtypes}|{_BRACES})\s*\[(\s*|{dimension}(,{dimension})*)\]{_LAYOUT}\s*"
+        return {"type": ["string", "null"], "pattern": f"^({array}|{_BRACES})$"}
 
 
 STATIC = Tree("static", Filled(SCALAR), Filled(ENTRY))
-_IN_CALL = Tree("array", ArrayKind(in_call=True), Filled(ENTRY), ("$call", "$ref", "$tuple"))
+_IN_CALL = Tree("argument", ArrayKind(in_call=True), Filled(ENTRY), ("$call", "$ref", "$tuple"))
 ARRAYS = Tree("array", ArrayKind(), Filled(ENTRY), ("$call", "$tuple"), _IN_CALL)
 _ARGUMENT = text("the name of an argument", r"[^\W\d]\w*", "Arguments are passed by these names.")
 ARGS = ByType(
@@ -160,22 +167,7 @@ KERNEL_NAME = text(
     r"[A-Za-z_][A-Za-z0-9_.-]*",
     "Use letters, digits, '_', '-' and '.', beginning with a letter or '_'.",
 )
-TARGET_NAME = text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write it like sm_90a.")
-
-
-class TargetKind(NamedTuple):
-    """The name of a target; the schema lists the built-in ones for completion in editors."""
-
-    known: tuple[str, ...]
-
-    def read(self, value: object, at: Place) -> str:
-        """Return the name; its existence is checked later, when the models are known."""
-        name: str = TARGET_NAME.read(value, at)
-        return name
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"anyOf": [{"enum": list(self.known)}, TARGET_NAME.schema()]}
+_TARGET = text("the name of a target", r"[A-Za-z0-9][A-Za-z0-9._-]*", "Write it like sm_90a.")
 
 
 _POINT = MapOf(PARAMETER, ParameterKind(), "parameters")
@@ -198,7 +190,69 @@ MESH_KIND = MapOf(
     Filled(AXIS_SIZE),
     "axes",
 )
-TARGETS_KIND = ListOf(TargetKind((*DEFAULT_MODELS, *MODELS)), "targets")
+_TARGETS = ListOf(_TARGET._replace(known=(*DEFAULT_MODELS, *MODELS)), "targets")
+
+_LARGEST_EDGE = 2**63 - 1
+
+
+def _ascending(edges: tuple[int, ...], at: Place) -> tuple[int, ...]:
+    for index, (low, high) in enumerate(pairwise(edges), start=1):
+        if low >= high:
+            message = f"edges must ascend, and {high} follows {low}."
+            raise at.child(index).error(message, "Sort them, and give each once.")
+    if edges[-1] > _LARGEST_EDGE:
+        raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
+    return edges
+
+
+_BUCKETS = ByType(
+    {
+        list: Checked(ListOf(number(), "edges", repeats=True), _ascending),
+        str: Leaf(
+            Literal["pow2"],
+            "pow2 or a list of edges",
+            "Write pow2, or edges such as [128, 1024, 8192].",
+        ),
+    }
+)
+_TABLE = text(
+    "the path of a table",
+    r".*[^/]\.tuned\.yaml",
+    f"Let it end in {TABLE_SUFFIX}, so that a folder's specs are told from it.",
+)
+_PATH = text("the path of an array")
+_TUNE_FIELDS = (
+    Field(
+        "over",
+        MapOf(PARAMETER, ListOf(ParameterKind(), "values"), "parameters"),
+        "Values of the parameters that are tuned; they are parameters of the kernel as well.",
+        required=True,
+    ),
+    Field(
+        "by",
+        ListOf(PARAMETER, "parameters", 0),
+        "Parameters of the matrix that decide which values are best; all of them by default.",
+    ),
+    Field(
+        "buckets",
+        MapOf(PARAMETER, _BUCKETS, "parameters"),
+        "Parameters of which a row of the table may be for a range: pow2, or ascending edges.",
+    ),
+    Field("round", choice("up", "down"), "The end of its bucket that a value belongs to; up."),
+    Field(
+        "pad",
+        MapOf(PARAMETER, MapOf(_PATH, number(), "dimensions"), "parameters"),
+        "Parameters with buckets that may be larger than a call's: the dimension of each array.",
+    ),
+    Field(
+        "default",
+        MapOf(PARAMETER, ParameterKind(), "parameters"),
+        "Values of the tuned parameters where no row of the table fits.",
+    ),
+    Field("table", _TABLE, "The table's file; the spec's own name with .tuned.yaml by default."),
+)
+TUNE = Record(_TUNE_FIELDS)
+
 
 KERNEL_FIELDS = (
     Field("name", KERNEL_NAME, "The kernel's name.", required=True),
@@ -217,7 +271,7 @@ KERNEL_FIELDS = (
     Field("include", ListOf(_POINT, "points"), "Further points, each with every parameter."),
     Field("exclude", ListOf(_POINT, "points"), "Points to drop; a part of one drops all it fits."),
     Field("tune", TUNE, "Parameters that change only the speed, and the table of the best values."),
-    Field("targets", TARGETS_KIND, "Models or architectures to compile for."),
+    Field("targets", _TARGETS, "Models or architectures to compile for."),
     Field("reference", ENTRY, "The function that gives the right result."),
     Field("tolerance", Record(TOLERANCE_FIELDS), "How far a result may be from the reference."),
     Field("budget", Record(BUDGET_FIELDS), "Limits of what a variant may use."),
@@ -230,7 +284,7 @@ KERNEL_FIELDS = (
     Field("mesh", MESH_KIND, "Axes and sizes of the devices that run the kernel together."),
     Field(
         "check",
-        ParameterMap(CHECK_FIELDS, ParameterKind()),
+        MapOf(PARAMETER, ParameterKind(), "parameters", 1, CHECK_FIELDS, PARAMETERS_HINT),
         "Small values of parameters that pallasc check takes instead.",
     ),
     Field("vmap", KERNEL_NAME, "The kernel that does the same to a batch; it may be this one."),
@@ -287,9 +341,11 @@ PARTIAL_KERNEL = Record(
 DEFAULTS = Record(tuple(field for field in PARTIAL_KERNEL.fields if field.name != "name"))
 """Fields that can be set once for all kernels of a file."""
 
+_ARCH = _TARGET._replace(known=tuple(DEFAULT_MODELS))
+_MODEL = _TARGET._replace(known=tuple(MODELS))
 MODEL_FIELDS = (
-    Field("arch", TargetKind(tuple(DEFAULT_MODELS)), "Architecture, like sm_90a."),
-    Field("like", TargetKind(tuple(MODELS)), "The model that gives the figures left out."),
+    Field("arch", _ARCH, "Architecture, like sm_90a."),
+    Field("like", _MODEL, "The model that gives the figures left out."),
     Field("description", text("text"), "The device's name as the driver gives it."),
     *(
         Field(
@@ -328,7 +384,7 @@ _VERSION = Leaf(
 )
 FILE_FIELDS = (
     Field("schema", _VERSION, f"Write schema: {SCHEMA_VERSION}.", required=True),
-    Field("targets", TARGETS_KIND, "Targets of every kernel that names none."),
+    Field("targets", _TARGETS, "Targets of every kernel that names none."),
     Field("defaults", DEFAULTS, "Fields of every kernel that does not give them."),
     Field("models", MODELS_KIND, "Models of GPU that are not built in."),
     Field(
@@ -365,77 +421,21 @@ def json_schema() -> Schema:
         "description": "Kernels that pallasc compiles ahead of time.",
         **FILE.schema(),
         "anyOf": [{"required": ["kernels"]}, {"required": ["programs"]}],
-        "$defs": {"array": _array(), "static": _static(), "value": _value()},
+        "$defs": {
+            "array": ARRAYS.definition(
+                'An array, "bf16[{m}, 4096]"; null; lists and mappings of them; $call.'
+            ),
+            "argument": _IN_CALL.definition("Arrays, or plain data, in the arguments of $call."),
+            "static": STATIC.definition(
+                "Plain data; $call builds a value, $ref takes an attribute."
+            ),
+            "value": DATA.definition(
+                "A value of a parameter; $name names a mapping.", **{NAME: VALUE_NAME.schema()}
+            ),
+        },
     }
 
 
 def json_schema_text() -> str:
     """Return the schema as the text of `docs/spec.schema.json`."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-
-
-def _array() -> Schema:
-    dtypes = "|".join(sorted([*DTYPES, *ALIASES], key=lambda name: (-len(name), name)))
-    dimension = rf"\s*([0-9]+|{_BRACES})\s*"
-    dims = rf"\s*|{dimension}(,{dimension})*"
-    return {
-        "description": 'An array, "bf16[{m}, 4096]"; null; lists and mappings of them; $call.',
-        "anyOf": [
-            {"type": "null"},
-            {"type": "string", "pattern": rf"^\s*({dtypes}|{_BRACES})\s*\[({dims})\]{_LAYOUT}\s*$"},
-            {"type": "string", "pattern": f"^{_BRACES}$"},
-            {"type": "array", "items": {"$ref": "#/$defs/array"}},
-            {
-                "type": "object",
-                "propertyNames": {"pattern": r"^(?!\$)"},
-                "additionalProperties": {"$ref": "#/$defs/array"},
-            },
-            {
-                "type": "object",
-                "properties": {"$tuple": {"type": "array", "items": {"$ref": "#/$defs/array"}}},
-                "required": ["$tuple"],
-                "additionalProperties": False,
-            },
-            {
-                "type": "object",
-                "properties": {"$call": Filled(ENTRY).schema()},
-                "propertyNames": {"pattern": r"^(\$call$|(?!\$))"},
-                "required": ["$call"],
-                "additionalProperties": {
-                    "anyOf": [{"$ref": "#/$defs/array"}, {"$ref": "#/$defs/static"}]
-                },
-            },
-        ],
-    }
-
-
-def _static() -> Schema:
-    schema = _data("static", Filled(ENTRY).schema(), {})
-    only_ref = {"if": {"required": ["$ref"]}, "then": {"maxProperties": 1}}
-    schema[-1].update(only_ref)
-    return {
-        "description": "Plain data; $call builds a value, $ref takes an attribute.",
-        "anyOf": schema,
-    }
-
-
-def _value() -> Schema:
-    schema = _data("value", ENTRY.schema(), {"$name": VALUE_NAME.schema()})
-    return {"description": "A value of a parameter; $name names a mapping.", "anyOf": schema}
-
-
-def _data(name: str, entry: Schema, own: Schema) -> list[Schema]:
-    """Return the kinds of JSON-like data: scalars, lists, and mappings with nodes and own keys."""
-    inside = {"$ref": f"#/$defs/{name}"}
-    keys = {**own, **dict.fromkeys(NODES, entry)}
-    known = "|".join(rf"\{key}$" for key in keys)
-    return [
-        {"type": ["null", "boolean", "number", "string"]},
-        {"type": "array", "items": inside},
-        {
-            "type": "object",
-            "properties": keys,
-            "propertyNames": {"pattern": rf"^({known}|(?!\$))"},
-            "additionalProperties": inside,
-        },
-    ]

@@ -23,6 +23,7 @@ from pallasc.specs.fields import (
     ENTRY,
     IDENTIFIER,
     PARAMETER,
+    PARAMETERS_HINT,
     SCALAR,
     ByType,
     Checked,
@@ -31,7 +32,6 @@ from pallasc.specs.fields import (
     ListOf,
     MapOf,
     ParameterKind,
-    ParameterMap,
     PathParts,
     Place,
     Record,
@@ -143,9 +143,8 @@ _DATA = Tree("value", SCALAR, ENTRY, nodes=())
 """A value in a row, in which nothing is a node."""
 
 _VALUES = ListOf(ParameterKind(), "values")
-_MATRIX = ParameterMap(
-    (Field(FILE_KEY, _TABLE, "A JSON or YAML file whose rows are points."),), _VALUES
-)
+_FILE = Field(FILE_KEY, _TABLE, "A JSON or YAML file whose rows are points.")
+_MATRIX = MapOf(PARAMETER, _VALUES, "parameters", 1, (_FILE,), PARAMETERS_HINT)
 
 
 class MatrixKind:
@@ -245,18 +244,18 @@ def _leaves(
     document: Document, path: PathParts, rows: Any, levels: list[tuple[str, str]], at: Place
 ) -> Iterator[tuple[PathParts, dict[str, Value], Any]]:
     """Yield each row below these levels: its path, its keys by name, its content."""
-    if isinstance(rows, list) and _at_end(levels):
+    (name, written), *deeper = levels
+    if isinstance(rows, list) and not deeper:
         for index, content in enumerate(rows):
-            yield (*path, index), {levels[0][0]: index}, content
+            yield (*path, index), {name: index}, content
         return
     if not isinstance(rows, dict):
-        kind = "rows, a list or a mapping of them" if _at_end(levels) else "a mapping of mappings"
+        kind = "a mapping of mappings" if deeper else "rows, a list or a mapping of them"
         raise SpecError(
             f"expected {kind}, got {show(rows)}.",
             location=document.place(path),
             hint=f"{at.label}.rows says where they are.",
         )
-    (name, written), *deeper = levels
     for key, content in rows.items():
         place = (*path, key)
         read = _key(key, written, document.place(place, True))
@@ -267,11 +266,6 @@ def _leaves(
             yield inner, {name: read, **keys}, row
 
 
-def _at_end(levels: list[tuple[str, str]]) -> bool:
-    """Return True if the items of this level are rows."""
-    return len(levels) == 1
-
-
 def _key(key: str, written: str, place: Location) -> Value:
     if written == "json":
         value: Value = _parsed(key, place, "the key")
@@ -279,19 +273,18 @@ def _key(key: str, written: str, place: Location) -> Value:
     return int(key) if _WHOLE_NUMBER.fullmatch(key) else key
 
 
-def _parsed(text: object, place: Location, called: str) -> Any:
+def _parsed(text: Any, place: Location, called: str) -> Any:
     try:
-        value = json.loads(text) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        value = None
-    whole = isinstance(text, str) and join_surrogates(json.dumps(value, ensure_ascii=False))
-    if not whole or (value is None and str(text).strip() != "null"):
-        raise SpecError(
-            f"{called} is not JSON text: {show(text)}.",
-            location=place,
-            hint="'keys' and 'values' say what is.",
-        )
-    return value
+        value = json.loads(text)
+        if join_surrogates(json.dumps(value, ensure_ascii=False)) is not None:
+            return value
+    except (TypeError, ValueError, RecursionError):
+        pass
+    raise SpecError(
+        f"{called} is not JSON text: {show(text)}.",
+        location=place,
+        hint="'keys' and 'values' say what is.",
+    )
 
 
 def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[PathParts, Any]:
@@ -320,27 +313,26 @@ def _inside(value: Any, key: str) -> Any:
 
 
 def _chosen(entries: list[_Entry], table: Table, at: Place, document: Document) -> list[_Entry]:
-    chosen = entries
     for name, values in (table.where or {}).items():
-        place = at.child("where").key(name)
-        path = tuple(name.split("."))
-        if chosen and all(_field(entry, path) is _MISSING for entry in chosen):
+        place, path = at.child("where").key(name), tuple(name.split("."))
+        fields = [_field(entry, path) for entry in entries]
+        if fields and all(field is _MISSING for field in fields):
             raise place.error(
                 f"no row in {document.file} has a field {name!r}.",
-                suggestion(name, _fields_of(chosen[0]), otherwise="Fields"),
+                suggestion(name, _fields_of(entries[0]), otherwise="Fields"),
             )
         keys = set(map(typed, values))
-        there = {typed(_field(entry, path)): _field(entry, path) for entry in chosen}
-        chosen = [entry for entry in chosen if typed(_field(entry, path)) in keys]
+        chosen = [entry for entry, own in zip(entries, fields, strict=True) if typed(own) in keys]
         if not chosen:
-            known = [plain(v) for v in there.values() if not isinstance(v, list | dict)]
+            known = [plain(own) for own in fields if isinstance(own, Scalar)]
             raise place.error(
                 f"no row in {document.file} has {name}={' or '.join(map(plain, values))}.",
                 suggestion(plain(values[0]), known, otherwise="It is"),
             )
-    if not chosen:
+        entries = chosen
+    if not entries:
         raise at.error(f"there are no rows in {document.file}.")
-    return chosen
+    return entries
 
 
 def _field(entry: _Entry, path: tuple[str, ...]) -> Any:

@@ -62,7 +62,7 @@ from pallasc.specs.fields import (
 )
 from pallasc.specs.gpus import MODELS, Target, target_suggestion
 from pallasc.specs.loading.lock import DIGEST, quoted
-from pallasc.specs.loading.tune_fields import table_of
+from pallasc.specs.loading.yaml_loader import table_of
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import show, suggestion, values_text
@@ -279,32 +279,31 @@ def _scalar(value: object) -> str:
 Tell = Callable[[str], None]
 """Receives a remark."""
 
-_Key = tuple[Scalar, ...]
-
 
 class _TunedPoint(NamedTuple):
-    """A point with what decides whether a row selects it.
+    """A point with what decides whether a row selects it, as text by `typed`.
 
     Attributes:
         point: the point.
         labels: its labels.
         key: its key.
-        bucket: the key of its bucket, None if there is none.
+        bucket: the key of its bucket.
         use: its tuned parameters.
     """
 
     point: Point
     labels: dict[str, Scalar]
-    key: _Key
-    bucket: _Key | None
-    use: dict[str, Scalar]
+    key: str
+    bucket: str
+    use: str
 
-    @classmethod
-    def of(cls, tune: Tune, point: Point) -> _TunedPoint:
-        own = dict(labels(point))
-        key = tuple(own[name] for name in tune.by)
-        bucket = bucket_key(key, tune.by, tune.buckets, tune.rounding)
-        return cls(point, own, key, bucket, {name: own[name] for name in tune.over})
+
+def _tuned_point(tune: Tune, point: Point) -> _TunedPoint:
+    own = dict(labels(point))
+    key = tuple(own[name] for name in tune.by)
+    bucket = bucket_key(key, tune.by, tune.buckets, tune.rounding)
+    use = {name: own[name] for name in tune.over}
+    return _TunedPoint(point, own, typed(key), typed(bucket), typed(use))
 
 
 class TunedPoints:
@@ -329,7 +328,7 @@ class TunedPoints:
         Raises:
             SpecError: the spec's table is wrong, or no point is left.
         """
-        known = [_TunedPoint.of(tune, point) for point in points]
+        known = [_tuned_point(tune, point) for point in points]
         table = self._tables.of(spec, tune)
         rows = () if table is None else table.rows
         usual = Tuning(
@@ -344,8 +343,7 @@ class TunedPoints:
         if not self._tables.is_alone(spec, tune):  # each of these specs has its own models
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
-        if rows:
-            _check_rows(spec, tune, known, rows)
+        _check_rows(spec, tune, known, rows)
         models = {row.gpu for row in rows}
         # For these targets, neither rows nor a default select points.
         is_open = [t for t in targets if tune.default is None and t.name not in models]
@@ -353,19 +351,18 @@ class TunedPoints:
         by_key = {(row.gpu, typed(row.key)): row for row in rows}
         selecting = [[_row_of(by_key, target, own) for target in targets] for own in known]
         sharing = Counter(id(row) for own in selecting for row in own if row is not None)
-        default = None if tune.default is None else typed(tune.default)
-        is_empty = True
+        count = 0
         for own, selected in zip(known, selecting, strict=True):
-            is_default = typed(own.use) == default
+            is_default = own.use == typed(tune.default)
             taken = [
                 (target, _with_row(usual, row, is_default, sharing[id(row)]))
                 for target, row in zip(targets, selected, strict=True)
                 if target.name in everywhere or row is not None or is_default
             ]
             if taken:
-                is_empty = False
+                count += 1
                 yield own.point, taken
-        self._check_chosen(spec, tune, is_open, 0 if is_empty else len(points))
+        self._check_chosen(spec, tune, is_open, len(points) if count else 0)
 
     def _check_chosen(self, spec: Spec, tune: Tune, is_open: list[Target], points: int) -> None:
         shown = table_shown(spec, tune)
@@ -391,27 +388,24 @@ def _with_row(usual: Tuning, row: Row | None, is_default: bool, sharing: int) ->
 
 def _row_of(rows: Mapping[tuple[str, str], Row], target: Target, own: _TunedPoint) -> Row | None:
     """Return the row that selects a point: the row of its key, else of its bucket."""
-    if not rows:
-        return None
-    row = rows.get((target.name, typed(own.key))) or rows.get((target.name, typed(own.bucket)))
-    return row if row is not None and typed(row.use) == typed(own.use) else None
+    row = rows.get((target.name, own.key)) or rows.get((target.name, own.bucket))
+    return row if row is not None and typed(row.use) == own.use else None
 
 
-def _check_rows(spec: Spec, tune: Tune, points: Sequence[_TunedPoint], rows: Iterable[Row]) -> None:
+def _check_rows(spec: Spec, tune: Tune, points: Sequence[_TunedPoint], rows: Sequence[Row]) -> None:
     """Check that rows are for known models, and for points of the spec.
 
     Raises:
         SpecError: a row is not.
     """
     values: dict[str, dict[str, Scalar]] = {}
-    exact: dict[str, set[str]] = {}
     uses: dict[str, set[str]] = {}
-    for own in points:
+    for own in points if rows else ():
         for name, value in own.labels.items():
             values.setdefault(name, {})[typed(value)] = value
-        exact.setdefault(typed(own.key), set()).add(typed(own.use))
         for group in (own.key, own.bucket):
-            uses.setdefault(typed(group), set()).add(typed(own.use))
+            uses.setdefault(group, set()).add(own.use)
+    exact = {own.key for own in points}
     for row in rows:
         try:
             _check_values(spec, tune, row, values)

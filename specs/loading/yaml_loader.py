@@ -1,10 +1,5 @@
 """Load specs from files and folders: YAML directly, Python through a given collector.
 
-A folder stands for its YAML files, except tables of tuned kernels, and for its Python files that
-declare kernels: that call `pallasc.kernel` or `pallasc.declare` outside functions. These are found
-by parsing; nothing is executed here. Subfolders are not searched, because `tests/` and environments
-are among them; a subfolder with specs is reported as skipped.
-
 In `pyproject.toml`, a project can list environment variables that all of its kernels can see, like
 the field `env` of one kernel:
 
@@ -16,41 +11,37 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.entries import check_data_file, declares_kernels
+from pallasc.specs.canonical import plain
+from pallasc.specs.entries import check_data_file, normal_path
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
+from pallasc.specs.loading.files import TABLE_SUFFIX, OnSkip, spec_files
 from pallasc.specs.loading.schema import (
     FILE,
     FILE_FIELDS,
     KERNEL_FIELDS,
     PARTIAL_KERNEL,
+    PROGRAM,
     VARIABLES_KIND,
 )
-from pallasc.specs.loading.tables import FILE_KEY, Matrix, Table, read_rows
-from pallasc.specs.loading.tune_fields import TABLE_SUFFIX, given_values, made_tune
+from pallasc.specs.loading.tables import FILE_KEY, Matrix, read_rows
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
 from pallasc.specs.settings import project_table
-from pallasc.specs.spec import Row, Spec
-from pallasc.specs.spelling import nearest, suggestion
-from pallasc.specs.templates import Value
-from pallasc.specs.user_files import check_regular
+from pallasc.specs.spec import Spec
+from pallasc.specs.spelling import show, suggestion
+from pallasc.specs.templates import Scalar, Value, label_of, typed
 
-YAML_SUFFIXES = (".yaml", ".yml")
-_IS_YAML_SPEC = re.compile(
-    rb"^(kernels|programs|schema)[ \t]*:.*^(kernels|programs|schema)[ \t]*:", re.M | re.S
-)
-_MOST_BYTES = 8 << 20
-OnSkip = Callable[[str], None]
-"""Called with a sentence about folders with specs that are not read."""
+if TYPE_CHECKING:
+    from pallasc.specs.machine import Programs
+    from pallasc.specs.tuning import Tune
 
 _PROJECT_KEY = "env"
 
@@ -236,83 +227,6 @@ def project_env(folder: str) -> tuple[str, ...]:
     return VARIABLES_KIND.read(project.values[_PROJECT_KEY], project.at.child(_PROJECT_KEY))
 
 
-def spec_files(paths: Iterable[str | Path], *, on_skip: OnSkip = lambda text: None) -> list[str]:
-    """Return the spec files in these paths, each once, in the given order.
-
-    Args:
-        paths: YAML and Python spec files, and folders.
-        on_skip: called if folders in a folder have specs that are not read.
-
-    Raises:
-        SpecError: a path does not exist or is not a spec file, or a folder has none.
-    """
-    files: dict[Path, str] = {}
-    for path in paths:
-        for file in _files_of(Path(path), on_skip):
-            files.setdefault(file.resolve(), str(file))
-    return list(files.values())
-
-
-def _files_of(path: Path, on_skip: OnSkip) -> list[Path]:
-    if path.is_dir():
-        return _files_in(path, on_skip)
-    if not path.exists():
-        raise SpecError(f"{path}: there is no such file.", hint=_missing_hint(path))
-    if path.name.endswith(TABLE_SUFFIX):
-        raise SpecError(
-            f"{path}: this is a table of tuned kernels, not a spec file.",
-            hint="Name the specs, which find their tables themselves.",
-        )
-    if path.suffix not in (*YAML_SUFFIXES, ".py"):
-        raise SpecError(f"{path}: not a spec file.", hint="Specs are *.yaml, *.yml or *.py files.")
-    check_regular(str(path))
-    return [path]
-
-
-def _missing_hint(path: Path) -> str | None:
-    if not path.parent.is_dir():
-        return None
-    near = nearest(path.name, (child.name for child in path.parent.iterdir()))
-    return f"Did you mean {str(path.parent / near)!r}?" if near else None
-
-
-def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
-    children = sorted(folder.iterdir())
-    files = [child for child in children if child.suffix in YAML_SUFFIXES or _is_spec(child)]
-    files = [file for file in files if not file.name.endswith(TABLE_SUFFIX)]
-    below = [
-        str(child)
-        for child in children
-        if child.is_dir() and child.name[0] not in "._" and any(map(_is_spec, child.iterdir()))
-    ]
-    if not files:
-        inside = f" {below[0]} has some: name it." if below else ""
-        raise SpecError(
-            f"{folder}: no spec files (*.yaml, *.yml, or *.py that declares kernels) in this "
-            f"folder.{inside}",
-            hint="pallasc init writes an example.",
-        )
-    if below:
-        on_skip(f"specs in {', '.join(below)} are not read: name the folders to read them.")
-    return files
-
-
-def _is_spec(file: Path) -> bool:
-    if file.suffix in YAML_SUFFIXES:
-        return _IS_YAML_SPEC.search(_content(file)) is not None
-    return file.suffix == ".py" and declares_kernels(_content(file))
-
-
-def _content(file: Path) -> bytes:
-    """Return a file's bytes; empty if it is not a regular file, is unreadable, or is huge."""
-    try:
-        if not file.is_file() or file.stat().st_size > _MOST_BYTES:
-            return b""
-        return file.read_bytes()
-    except OSError:
-        return b""
-
-
 class SpecFile(Struct, frozen=True):
     """Data that all kernels of a spec file share.
 
@@ -322,7 +236,6 @@ class SpecFile(Struct, frozen=True):
         places: place of each default.
         models: models that the file defines.
         documents: data files that were read, by path.
-        rows: each table of the file and its rows, by the `id()` of the table.
     """
 
     base_dir: str
@@ -330,7 +243,6 @@ class SpecFile(Struct, frozen=True):
     places: Mapping[str, Place] = field(default_factory=dict)
     models: Mapping[str, Target] = field(default_factory=dict)
     documents: dict[str, Document] = field(default_factory=dict)
-    rows: dict[int, tuple[Table, tuple[Row, ...]]] = field(default_factory=dict)
 
 
 def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
@@ -354,12 +266,7 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
     if "files" in values:
         values["files"] = _data_files(values["files"], places["files"], file.base_dir)
     if "tune" in values:
-        tune = values["tune"]
-        rows = tuple(row.values for row in values.get("rows", ()))
-        given = given_values(
-            values.get("matrix", {}), rows, values.get("include", ()), tune["over"]
-        )
-        values["tune"] = made_tune(tune, given, places["tune"])
+        values["tune"] = _tune(values["tune"], _given_values(values), places["tune"])
     return Spec(  # the kinds have checked the types of all fields
         **values,
         location=at.location,
@@ -367,20 +274,6 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         models=dict(file.models),
         places=places,
     )
-
-
-def declare_program(
-    fields: Mapping[str, object], at: Place, base_dir: str, machines: Sequence[str] = ()
-) -> Spec:
-    """Check the fields of one program and return its spec; `machines` are the file's own.
-
-    Raises:
-        SpecError: a field is wrong or missing, or refers to something that does not exist.
-    """
-    from pallasc.specs.loading.programs import divide_program  # most files have no programs
-
-    kernel, models, own = divide_program(fields, at, base_dir, machines)
-    return replace(declare(kernel, at, SpecFile(base_dir, models=models)), program=own)
 
 
 def _check_names(
@@ -393,13 +286,11 @@ def _check_names(
 
 
 def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
-    table, known = matrix.table, file.rows
+    table = matrix.table
     if table is None:
         return {"matrix": matrix.axes}
     at = at.child(FILE_KEY)
-    if id(table) not in known:
-        known[id(table)] = (table, read_rows(table, at, file.base_dir, file.documents))
-    rows = known[id(table)][1]
+    rows = read_rows(table, at, file.base_dir, file.documents)
     for name in matrix.axes:
         if name in rows[0].values:
             raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
@@ -419,3 +310,157 @@ def kernel_place(at: Place, name: object, otherwise: str) -> Place:
     """Return a kernel's place, labeled with the kernel's name if it has one."""
     origin = name if isinstance(name, str) and name else otherwise
     return at._replace(origin=origin, skip=len(at.path))
+
+
+# ---- tuned kernels
+
+
+def table_of(spec_file: str) -> str:
+    """Return the default name of a spec file's table."""
+    return f"{PurePath(spec_file).stem}{TABLE_SUFFIX}"
+
+
+def _given_values(fields: Mapping[str, Any]) -> dict[str, list[Value]]:
+    """Return the possible values of each parameter that is not tuned, in the points' order."""
+    matrix, rows = fields.get("matrix", {}), fields.get("rows", ())
+    given: dict[str, list[Value]] = {}
+    for row in rows:
+        for name, value in row.values.items():
+            given.setdefault(name, []).append(value)
+    given |= {name: list(values) for name, values in matrix.items()}
+    for point in fields.get("include", ()):
+        for name, value in point.items():
+            if name in given or not (matrix or rows or name in fields["tune"]["over"]):
+                given.setdefault(name, []).append(value)
+    return given
+
+
+def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place) -> Tune:
+    """Return the `tune` field of a kernel, checked against its parameters.
+
+    Args:
+        fields: the result of `TUNE.read`.
+        given: the values of each parameter in the matrix, its file, and `include`.
+        at: the place of the field.
+
+    Raises:
+        SpecError: a parameter or a value does not exist, or is given twice.
+    """
+    from pallasc.specs.tuning import Tune
+
+    over: dict[str, tuple[Value, ...]] = fields["over"]
+    by, buckets = fields.get("by", tuple(given)), fields.get("buckets", {})
+    rounding, pad = fields.get("round", "up"), fields.get("pad", {})
+    for name in over:
+        if name in given:
+            message = f"parameter {name!r} is in the matrix as well."
+            raise at.child("over").key(name).error(message, "Give it once.")
+    for key, names, what, known in (
+        ("by", by, "parameter of the matrix", given),
+        ("buckets", buckets, "parameter of 'by'", by),
+        ("pad", pad, "parameter with buckets", buckets),
+        ("default", fields.get("default", ()), "tuned parameter", over),
+    ):
+        for name in names:
+            if name not in known:
+                place, hint = at.child(key).key(name), suggestion(name, known)
+                raise place.error(f"{show(name)} is not a {what}.", hint)
+    for name in buckets:
+        for value in given[name]:
+            if type(value) is not int or value < 0:
+                message = f"buckets hold whole numbers, and {name} can be {show(value)}."
+                raise at.child("buckets").key(name).error(message, "Remove its buckets.")
+    if pad and rounding == "down":
+        message = "a call cannot be padded to an end of its bucket that is below it."
+        raise at.child("pad").error(message, "Write round: up, or remove pad.")
+    table = table_of(at.location.file)
+    if "table" in fields:
+        with at.child("table").blamed():
+            table = normal_path(fields["table"])
+    default = (
+        _default(fields["default"], over, at.child("default")) if "default" in fields else None
+    )
+    return Tune(over, by, buckets, rounding, pad, default, table)
+
+
+def _default(
+    default: Mapping[str, Value], over: Mapping[str, tuple[Value, ...]], at: Place
+) -> dict[str, Scalar]:
+    """Return the labels of the default, in the order of `over`."""
+    for name, values in over.items():
+        if name not in default:
+            raise at.error(f"parameter {name!r} is missing.", "Give each tuned parameter a value.")
+        labels = [label_of(each) for each in values]
+        if typed(label_of(default[name])) not in map(typed, labels):
+            raise at.child(name).error(
+                f"{show(label_of(default[name]))} is not among the values of {name} under 'over'.",
+                suggestion(plain(label_of(default[name])), map(plain, labels), otherwise="Values"),
+            )
+    return {name: label_of(default[name]) for name in over}
+
+
+# ---- programs
+
+_OWN = ("machines", "donate", "shardings", "explicit")
+
+
+def declare_program(
+    fields: Mapping[str, object], at: Place, base_dir: str, machines: Sequence[str] = ()
+) -> Spec:
+    """Check the fields of one program, read its machine files, and return its spec.
+
+    Args:
+        fields: the fields, as plain data.
+        at: the place of the program.
+        base_dir: the spec's folder.
+        machines: machine files of programs that name none.
+
+    Raises:
+        SpecError: a field or a machine file is wrong or missing.
+    """
+    from pallasc.specs.machine import Programs, read_machine  # most files have no programs
+
+    values: dict[str, Any] = PROGRAM.read(fields, at)
+    named = values.get("machines", tuple(machines))
+    if not named:
+        raise at.error("field 'machines' is missing.", "Add machines: [machine.json]; write the "
+                       "file where the GPU is, with pallasc machine.")  # fmt: skip
+    place = at.child("machines")
+    own = Programs(
+        {}, named, values.get("donate", ()), values.get("shardings", {}), values.get("explicit", ())
+    )
+    models: dict[str, Target] = {}
+    for index, file in enumerate(named):
+        where = place.child(index) if "machines" in values else at
+        with where.blamed():
+            machine = read_machine(Path(base_dir, check_data_file(file, base_dir)))
+            name = Path(file).stem
+            if name in models:
+                raise SpecError(f"two machine files are named {name}.", hint="Rename one of them.")
+            models[name] = machine.target(name)
+            own.machines[name] = machine
+    _check_shardings(own, values, at)
+    kernel = {key: value for key, value in fields.items() if key not in _OWN}
+    file = SpecFile(base_dir, models=models)
+    return replace(declare({**kernel, "targets": [*models]}, at, file), program=own)
+
+
+def _check_shardings(own: Programs, values: Mapping[str, Any], at: Place) -> None:
+    """Check that donations and shardings name arguments, and shardings axes of the mesh."""
+    args, mesh = values["args"], values.get("mesh", {})
+    names = [*args] if isinstance(args, dict) else [*map(str, range(len(args)))]
+    for index, name in enumerate(own.donate):
+        if name not in names:
+            raise at.child("donate").child(index).error(f"there is no argument {name!r} in args.")
+    known = f"Its axes: {', '.join(mesh) or 'none'}."
+    for axis in own.explicit:
+        if axis not in mesh:
+            raise at.child("explicit").error(f"the mesh has no axis {axis!r}.", known)
+    for path, dimensions in own.shardings.items():
+        place = at.child("shardings").child(path)
+        if path.partition(".")[0] not in names:
+            raise place.error(f"there is no argument {path.partition('.')[0]!r} in args.")
+        for axes in dimensions:
+            for axis in (axes,) if isinstance(axes, str) else axes or ():
+                if axis not in mesh:
+                    raise place.error(f"the mesh has no axis {axis!r}.", known)

@@ -62,8 +62,8 @@ def test_pick_writes_a_table_that_builds_follow(
     table = tuned.parent / "kernels.tuned.yaml"
     assert result.code == 0
     assert result.out == (
-        "matmul on h100-sxm: uses 1 of 2 configurations and 2 of 4 artifacts for 2 keys; slower "
-        "than the best by 0.50 % (geometric mean), at most 1.00 %\n"
+        "matmul on h100-sxm: uses 1 of 2 configurations for 2 keys; slower than the best by "
+        "0.50 % (geometric mean), at most 1.00 %\n"
         "   GPU       KEY     BEFORE  AFTER         µs  SLOWER\n"
         "+  h100-sxm  m=512           tile=2048  10.62  1.00 %\n"
         "+  h100-sxm  m=1024          tile=2048  20.94  0.00 %\n"
@@ -81,12 +81,6 @@ def test_pick_writes_a_table_that_builds_follow(
     again = pick()
     assert f"{table} is as it was" in again.err
     assert again.out.endswith("\n2 rows unchanged\n")
-    own = tuned.parent / "own.tuned.yaml"
-    assert pick("-o", own).code == 0
-    assert own.read_bytes() == table.read_bytes()
-    refused = pick("-o", tuned.parent / "own.yaml")
-    assert refused.code == 2
-    assert "the name of a table ends in .tuned.yaml" in refused.err
 
 
 def test_the_page_follows_one_example_from_the_spec_to_the_table(
@@ -145,7 +139,6 @@ B200 = replace(H100, device="NVIDIA B200", model="b200")
         ({}, 9, 5, "the last line was cut"),
         ({"start": B200}, 0, 2, "measured on b200"),
         ({"kernel": "matmull"}, 0, 2, "Did you mean 'matmul'?"),
-        ({"start": replace(H100, date="2026-01-01")}, 0, 2, "kernels.tuned.yaml:8:9: matmul: the "),
     ],
 )
 def test_results_that_must_not_decide_are_refused_and_the_table_stays(

@@ -23,7 +23,7 @@ class Judged:
 
     def __init__(self, reference: Reference | None, dtype: str = "f32", layout: Any = None) -> None:
         bundle: Any = SimpleNamespace(reference=lambda entry: reference)
-        self.referee = Referee(bundle, 0, make_inputs)
+        self.referee = Referee(bundle, make_inputs)
         self.signature: Any = SimpleNamespace(outputs=[Binding("out", dtype, (3, 4), 0, layout)])
         self.number = 0
 

@@ -175,7 +175,7 @@ def refused(
 
 def start(**changed: Any) -> bytes:
     own = {"job": "5a" * 32, "device": "Stand-in H100", "model": None, "arch": "sm_90"}
-    return line_of(Start(**{**own, "driver": "", "date": "", "settings": {}, **changed}).to_json())
+    return line_of(Start(**{**own, "driver": "", "date": "", "settings": {}, **changed}))
 
 
 def test_other_results_and_files_stay_as_they_are(refused: Any, tmp_path: Path) -> None:

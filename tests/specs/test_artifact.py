@@ -91,7 +91,7 @@ def test_what_the_record_uses_must_be_among_its_blobs(name: str) -> None:
         ({**RECORD, "schema": 2}, "artifact schema 2 instead of 1"),
         ({k: v for k, v in RECORD.items() if k not in ("plan", "blobs")}, "lacks blobs, plan"),
         ([], "the artifact's record is not a JSON object"),
-        ({**RECORD, "blobs": []}, "the artifact's record is not a JSON object"),
+        ({**RECORD, "blobs": []}, "the artifact's blobs is not an object"),
     ],
 )
 def test_a_record_of_another_kind_is_refused(record: Any, words: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -18,8 +19,6 @@ from pallasc.specs.spec import (
     Variant,
     spec_from_json,
     spec_to_json,
-    variant_from_json,
-    variant_to_json,
 )
 from pallasc.specs.templates import label_of
 
@@ -32,11 +31,12 @@ def expanded(**fields: Any) -> list[Variant]:
     kernel = {"name": "k", "entry": "json:loads", "args": {"x": "f32[4]"}, **fields}
     data = {"schema": 1, "targets": ["sm_90a"], "kernels": [kernel]}
     specs = parse_yaml(json.dumps(data))
-    again = [spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) for spec in specs]
-    found = expand(again)
+    parsed = [spec_from_json(json.loads(json.dumps(spec_to_json(spec)))) for spec in specs]
+    found = expand(parsed)
     assert [v.request() for v in found] == [v.request() for v in expand(specs)]
     for variant in found:
-        assert variant_from_json(json.loads(json.dumps(variant_to_json(variant)))) == variant
+        again = pickle.loads(pickle.dumps(variant))
+        assert structs.asdict(again) == {**structs.asdict(variant), "places": {}}
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pallasc.errors import CorruptError, PallascError, SpecError
@@ -28,7 +29,7 @@ def times(number: int, *us: float, **more: object) -> dict[str, object]:
     return {"kind": "times", **SUBJECT, "round": number, "times_us": named, "spent_s": 0.5, **more}
 
 
-BOTH = [START.to_json(), point(0), point(1)]
+BOTH = [msgspec.to_builtins(START), point(0), point(1)]
 DROPPED = {"kind": "dropped", **SUBJECT, "id": IDS[1], "by": IDS[0], "why": "slower: 9 of 9"}
 DONE = {"kind": "done", **SUBJECT, "winner": IDS[0], "why": "faster than the rest"}
 
@@ -83,8 +84,12 @@ FLIPPED = content(*BOTH, times(1, 10.0, 14.0), DONE).replace(b"14.0", b"13.0")
     [
         (b"", SpecError, "not a file of results"),
         (b'{"kind":"point","check":"0"}\n', SpecError, "not a file of results"),
-        (line_of(START.to_json())[:-1], SpecError, "not a file of results"),
-        (content({**START.to_json(), "schema": 0}), SpecError, "r:1: the results have schema 0"),
+        (line_of(START)[:-1], SpecError, "not a file of results"),
+        (
+            content({**msgspec.to_builtins(START), "schema": 0}),
+            SpecError,
+            "r:1: the results have schema 0",
+        ),
         (FLIPPED, CorruptError, "r:4: the line does not match its check"),
         (
             content(*BOTH, times(1, 1), times(1, 1)),
@@ -98,7 +103,7 @@ FLIPPED = content(*BOTH, times(1, 10.0, 14.0), DONE).replace(b"14.0", b"13.0")
             "missing required field `winner`",
         ),
         (
-            content(*BOTH, {**START.to_json(), "job": "00" * 32}),
+            content(*BOTH, {**msgspec.to_builtins(START), "job": "00" * 32}),
             CorruptError,
             "r:4: the run that starts here is of another job or GPU",
         ),

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
+from pallasc.specs.loading.files import spec_files
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.select import retarget
-from pallasc.specs.loading.yaml_loader import load_specs, load_yaml, parse_yaml, spec_files
+from pallasc.specs.loading.yaml_loader import load_specs, load_yaml, parse_yaml
 from pallasc.specs.spec import Spec
 
 FULL = """\

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from pallasc.specs.canonical import canonical_text, variant_id
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tune
@@ -33,7 +35,7 @@ def made_lines(
 ) -> list[bytes]:
     """Return the lines of a file of results; each round's times have a common drift and noise."""
     random_ = random.Random(canonical_text([sorted(map(str, times)), rounds]))
-    records: list[dict[str, object]] = [start.to_json()]
+    records: list[dict[str, object]] = [msgspec.to_builtins(start)]
     for m, own in times.items():
         subject = {"kernel": kernel, "key": [m]}
         ids = {tile: point_id(m, tile, target, kernel, names) for tile in own}

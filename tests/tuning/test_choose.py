@@ -6,71 +6,69 @@ import itertools
 import math
 import random
 
-from pallasc.tuning.choose import UNSERVED, Losses, choose, greedy_cover
 from pallasc.tuning.contest import is_surely_within
+from pallasc.tuning.pick import UNSERVED, Losses, choose, greedy_cover
 
 LIMIT = math.log(1.03)
 
 
-def _made(seed: int) -> tuple[list[Losses], list[set[int]], int]:
-    """Return random times of a few keys: what is lost, what is within 3 %, how many there are."""
+def _made(seed: int) -> tuple[list[Losses], list[set[str]], str]:
+    """Return random times of a few keys: what is lost, what is within 3 %, the configurations."""
     random_ = random.Random(seed)
-    count, losses = random_.randint(1, 6), list[Losses]()
+    names, losses = "abcdef"[: random_.randint(1, 6)], list[Losses]()
     for _ in range(random_.randint(1, 8)):
-        measured = [i for i in range(count) if random_.random() < 0.8] or [0]
+        measured = [i for i in names if random_.random() < 0.8] or ["a"]
         own = {i: random_.choice([0.01, 0.02, 0.1, 0.4]) for i in measured}
         own[random_.choice(measured)] = 0.0
         losses.append(own)
-    return losses, [{i for i, x in own.items() if x <= LIMIT} for own in losses], count
+    return losses, [{i for i, x in own.items() if x <= LIMIT} for own in losses], names
 
 
-def _lost(losses: list[Losses], columns: tuple[int, ...]) -> float:
+def _lost(losses: list[Losses], columns: tuple[str, ...]) -> float:
     return sum(min([own[i] for i in columns if i in own] or [UNSERVED]) for own in losses)
 
 
 def test_every_key_is_within_the_limit_with_few() -> None:
     more = 0
     for seed in range(100):
-        losses, within, count = _made(seed)
-        chosen = choose(losses, within, count)
+        losses, within, names = _made(seed)
+        chosen = choose(losses, within)
         assert all(own in near for own, near in zip(chosen.of_key, within, strict=True))
-        fewer = itertools.combinations(range(count), len(chosen.columns) - 1)
+        fewer = itertools.combinations(names, len(chosen.used) - 1)
         more += any(all(set(some) & near for near in within) for some in fewer)
     assert more <= 5
 
 
 def test_a_column_that_others_make_needless_is_left_out() -> None:
-    assert greedy_cover([{1, 2, 3, 4}, {0, 1, 2}, {3, 4, 5}]) == [1, 2]
-    assert greedy_cover([{0}, {0, 1}, {0, 1}]) == [1]
-    assert greedy_cover([]) == greedy_cover([set(), set()]) == []
+    assert greedy_cover({"a": {1, 2, 3, 4}, "b": {0, 1, 2}, "c": {3, 4, 5}}) == ["b", "c"]
+    assert greedy_cover({"a": {0}, "b": {0, 1}, "c": {0, 1}}) == ["b"]
+    assert greedy_cover({}) == greedy_cover({"a": set(), "b": set()}) == []
 
 
 def test_with_fewer_the_loss_is_nearly_the_least() -> None:
     worse = 0
     for seed in range(100):
-        losses, within, count = _made(seed)
-        chosen = choose(losses, within, count, most=2).columns
+        losses, within, names = _made(seed)
+        chosen = choose(losses, within, most=2).used
         assert len(chosen) <= 2
-        best = min(
-            _lost(losses, some) for some in itertools.combinations(range(count), len(chosen))
-        )
-        if len(chosen) == min(2, count) and _lost(losses, chosen) > best + 1e-9:
+        best = min(_lost(losses, some) for some in itertools.combinations(names, len(chosen)))
+        if len(chosen) == min(2, len(names)) and _lost(losses, chosen) > best + 1e-9:
             worse += 1
     assert worse <= 10
 
 
 def test_the_fastest_of_equally_many_is_taken_and_what_is_surely_within_comes_first() -> None:
-    losses = [{0: 0.02, 1: 0.0, 2: 0.01}, {0: 0.02, 1: 0.0, 2: 0.01}]
-    chosen = choose(losses, [{0, 1, 2}] * 2, 3)
-    assert (chosen.columns, chosen.of_key) == ((1,), (1, 1))
-    losses = [{0: 0.0, 1: 0.01}, {0: 0.0}, {1: 0.0}]
-    assert choose(losses, [{1}, {0}, {1}], 2).of_key == (1, 0, 1)
+    losses: list[Losses] = [{"a": 0.02, "b": 0.0, "c": 0.01}] * 2
+    chosen = choose(losses, [{"a", "b", "c"}] * 2)
+    assert (chosen.used, chosen.of_key) == (("b",), ("b", "b"))
+    losses = [{"a": 0.0, "b": 0.01}, {"a": 0.0}, {"b": 0.0}]
+    assert choose(losses, [{"b"}, {"a"}, {"b"}]).of_key == ("b", "a", "b")
 
 
 def test_a_key_that_no_chosen_configuration_was_measured_for_has_none() -> None:
-    chosen = choose([{0: 0.0}, {0: 0.0}, {1: 0.0}], [{0}, {0}, {1}], 2, most=1)
-    assert (chosen.columns, chosen.of_key) == ((0,), (0, 0, None))
-    assert choose([], [], 3).columns == choose([], [], 3, most=1).columns == ()
+    chosen = choose([{"a": 0.0}, {"a": 0.0}, {"b": 0.0}], [{"a"}, {"a"}, {"b"}], most=1)
+    assert (chosen.used, chosen.of_key) == (("a",), ("a", "a", None))
+    assert choose([], []).used == choose([], [], most=1).used == ()
 
 
 # ---- whether a variant is surely within a few percent of another

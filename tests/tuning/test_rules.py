@@ -8,21 +8,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pallasc.tuning import rules
-from pallasc.tuning.rules import MOST_MORE_SPILLS, Facts, Point, limit
+from pallasc.tuning import plan
+from pallasc.tuning.plan import MOST_MORE_SPILLS, Facts, Point, limit
 
 GOOD = Facts(
     digest="0" * 64,
     spill_bytes=0,
     smem_bytes=100_000,
-    warps_per_sm=12,
     waves=4.0,
-    instructions=1000,
-    tile_flops=2**21,
     mbarriers=8,
-    load_bytes=2**20,
-    store_bytes=2**20,
-    bound_s=1e-5,
 )
 
 
@@ -39,11 +33,11 @@ class Pruned(NamedTuple):
 
 
 def prune(points: Sequence[Point], **options: Any) -> Pruned:
-    rules.prune(points, **options)
+    plan.prune(points, **options)
     dropped = [(n, own.rule, own.why) for n, own in enumerate(points) if own.rule is not None]
     kept = tuple((n, own.rank) for n, own in enumerate(points) if own.rank)
     assert len(kept) + len(dropped) == len(points)
-    assert all(rule in rules.KINDS for _, rule, _ in dropped)
+    assert all(rule in plan.KINDS for _, rule, _ in dropped)
     return Pruned(kept, tuple(dropped))
 
 
