@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @click.command("bench", cls=Command, short_help="Measure how long kernels take on the GPU.")
 @options.specs_argument()
-@click.option("--cold", is_flag=True, help="Empty the L2 cache before each measured launch.")
+@options.flag("--cold", "Empty the L2 cache before each measured launch.")
 @options.count_option("--repeats", "Number of measured launches.", default=100)
 @options.count_option("--warmup", "Number of launches before the measurement.", least=0, default=25)
-@click.option(
+@options.option(
     "--flops",
-    metavar="N",
-    help='Operations per launch: a number, or a product of parameters: "{2 * m * n * k}".',
+    "N",
+    'Operations per launch: a number, or a product of parameters: "{2 * m * n * k}".',
 )
 @launching.launch_options
 @options.selection_options

@@ -61,26 +61,15 @@ bundle_option = options.output_option(
 @command.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
 @options.specs_argument()
 @bundle_option
-@click.option(
+@options.choice_option(
     "--split-by",
-    type=click.Choice(["target", "arch"]),
-    help="Write one bundle per model or architecture, named like FILE-h100-sxm.pallasc.",
+    ["target", "arch"],
+    "Write one bundle per model or architecture, named like FILE-h100-sxm.pallasc.",
 )
-@click.option("--keep-debug", is_flag=True, help="Keep debug sections in the cubins.")
-@click.option("--keep-ptx", is_flag=True, help="Include the PTX, which launches do not need.")
-@click.option(
-    "--lines",
-    is_flag=True,
-    help="Include source line numbers and text, for `pallasc inspect`.",
-)
-@click.option(
-    "--level",
-    type=int,
-    default=19,
-    show_default=True,
-    metavar="N",
-    help="Compression level, 1 to 22.",
-)
+@options.flag("--keep-debug", "Keep debug sections in the cubins.")
+@options.flag("--keep-ptx", "Include the PTX, which launches do not need.")
+@options.flag("--lines", "Include source line numbers and text, for `pallasc inspect`.")
+@options.option("--level", "N", "Compression level, 1 to 22.", type=int, default=19)
 @options.frozen_options
 @options.selection_options
 @options.fail_on_warning_option
@@ -187,7 +176,7 @@ def _created_json(made: BundleResult) -> dict[str, object]:
 @options.files_argument
 @bundle_option
 @options.bundle_selection_options
-@click.option("--strip-lines", is_flag=True, help="Omit source lines.")
+@options.flag("--strip-lines", "Omit source lines.")
 @options.json_option("the written bundle")
 def merge_command(
     files: tuple[Path, ...],
@@ -296,10 +285,8 @@ def _conflicts(choices: Sequence[Chosen]) -> list[str]:
 @options.file_argument
 @click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
 @options.output_option("FOLDER", "Folder to write; an unmodified earlier export is replaced.")
-@click.option(
-    "--name",
-    metavar="NAME",
-    help="Name of the library and prefix of its functions. Default: the bundle's name.",
+@options.option(
+    "--name", "NAME", "Name of the library and prefix of its functions. Default: the bundle's name."
 )
 @options.size_option(
     "--max-size",

@@ -29,21 +29,17 @@ LEVELS = ("interpreter", "artifact", "all")
 
 @click.command("check", cls=Command, short_help="Check kernels for mistakes, without a GPU.")
 @options.specs_argument()
-@click.option(
+@options.choice_option(
     "--level",
-    "chosen",
-    type=click.Choice(LEVELS),
+    LEVELS,
+    "Run the kernel in JAX's interpreter, execute its PTX, or both.",
+    parameter="chosen",
     multiple=True,
     default=("all",),
-    show_default=True,
-    help="Run the kernel in JAX's interpreter, execute its PTX, or both.",
 )
 @input_options
-@click.option(
-    "--seed",
-    type=options.WholeNumber(0),
-    metavar="N",
-    help="Seed of the random inputs. Default: the spec's seed, or 0.",
+@options.count_option(
+    "--seed", "Seed of the random inputs. Default: the spec's seed, or 0.", least=0
 )
 @options.count_option(
     "--schedules", "Number of schedules to execute at the artifact level.", default=3

@@ -79,7 +79,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "Show the output of tracing, as with debug=True, and the kernel's debug_print texts.",
 )
 @_view("json", "Print the complete artifact records as JSON; see docs/json.md.")
-@click.option("--source", is_flag=True, help="Interleave --sass and --ptx with your source lines.")
+@options.flag("--source", "Interleave --sass and --ptx with your source lines.")
 @click.option(
     "-o",
     "--output",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.options import count_option, packed, together
+from pallasc.cli.arguments.options import count_option, flag, option, packed, together
 from pallasc.cli.arguments.variants import (
     Work,
     bundle_files,
@@ -285,21 +285,13 @@ _MOST_LISTED = 20
 
 
 launch_options = together(
-    click.option(
+    flag(
         "--all",
-        "every",
-        is_flag=True,
-        help="Launch all points of the matrix instead of one variant per kernel.",
+        "Launch all points of the matrix instead of one variant per kernel.",
+        parameter="every",
     ),
     count_option("--device", "Number of the GPU.", parameter="ordinal", least=0, default=0),
-    click.option(
-        "--seed",
-        type=int,
-        default=0,
-        show_default=True,
-        metavar="N",
-        help="Seed of the random inputs.",
-    ),
+    option("--seed", "N", "Seed of the random inputs.", type=int, default=0),
     input_options,
     packed("files", parse_inputs, ("inputs", "archive")),
 )

@@ -24,7 +24,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
 @options.specs_argument()
-@click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
+@options.flag("--update", "Rewrite the lock file, building missing variants.")
 @options.lock_option("Path of the lock file")
 @options.selection_options
 @options.fail_on_warning_option

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @click.command("report", cls=Command, short_help="Write an HTML report that works offline.")
 @options.specs_argument()
 @options.output_option("FILE", "HTML file to write, e.g. report.html.", dir_okay=False)
-@click.option(
+@options.option(
     "--baseline",
-    metavar="SIDE",
-    help="Show changes since this baseline: a SIDE as in `pallasc diff`, e.g. a bundle.",
+    "SIDE",
+    "Show changes since this baseline: a SIDE as in `pallasc diff`, e.g. a bundle.",
 )
-@click.option("--title", default="", metavar="TEXT", help="Heading of the report.")
+@options.option("--title", "TEXT", "Heading of the report.", default="")
 @click.option(
     "--timings/--no-timings",
     default=True,

@@ -476,21 +476,21 @@ def _shard(text: str) -> Shard:
     return parse_shard(text)
 
 
-shard_option = click.option(
+shard_option = options.option(
     "--shard",
+    "K/N",
+    "Run shard K of N, e.g. 3/8. All N need the same lock file.",
     callback=read_by(_shard),
-    metavar="K/N",
-    help="Run shard K of N, e.g. 3/8. All N need the same lock file.",
 )
 
 
 input_options = together(
-    click.option(
+    options.option(
         "--input",
-        "inputs",
+        "NAME=FILE",
+        "Read an input from a .npy file, or from a .npz file that contains it; repeatable.",
+        parameter="inputs",
         multiple=True,
-        metavar="NAME=FILE",
-        help="Read an input from a .npy file, or from a .npz file that contains it; repeatable.",
     ),
     file_option(
         "--inputs",
@@ -578,7 +578,7 @@ def build_options(
     jobs = click.option(
         "-j",
         "--jobs",
-        type=options.WholeNumber(1),
+        type=click.IntRange(1),
         metavar="N",
         help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
     )
