@@ -123,7 +123,7 @@ def command(
 
     from pallasc.checks.check import check_variants
     from pallasc.checks.levels import Options, chosen_levels
-    from pallasc.checks.run import check_built, check_candidates, demands
+    from pallasc.checks.run import check_built, check_compiled, demands
     from pallasc.cli.output.check_text import events, print_report
     from pallasc.cli.output.outcome import check_run
     from pallasc.compiler.builds.build import build
@@ -157,8 +157,7 @@ def command(
                 built = replace(built, errors=tuple(work.errors))
                 report = check_built(built, needed, levels, **settings)
             else:
-                found = [each.candidate() for each in compiled]
-                report = check_candidates(found, levels, **settings)
+                report = check_compiled(compiled.results, levels, **settings)
         run = check_run(report, report.unchecked, share)
         outputs.write(run)
         only_totals = outputs.prints_report

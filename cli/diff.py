@@ -233,11 +233,11 @@ class Opener:
             return sides.store_side(open_store(path), text)
         if not is_key(text):
             return None
-        variant, artifact, key = stored(text, self.work.store)
-        name = variant.name[:12] if variant.name == key else variant.name
-        return sides.side_of(
-            text, [sides.subject_of(artifact, name, variant.params, action_key=key)]
-        )
+        found = stored(text, self.work.store)
+        if found.variant.name == found.action_key:
+            short = structs.replace(found.variant, name=found.variant.name[:12])
+            found = structs.replace(found, variant=short)
+        return sides.built_side(text, [found])
 
     def _selected(self, side: Side, expression: str | None) -> Side:
         views = [

@@ -25,6 +25,7 @@ from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
 if TYPE_CHECKING:
     from pallasc.compiler.arrays import Comparison
+    from pallasc.compiler.builds.report import VariantResult
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
@@ -41,12 +42,12 @@ class Request:
 
     Attributes:
         variants: all variants, for any target.
-        artifacts: artifacts of the variants, in the same order; empty for specs.
+        bundled: the variants with their artifacts; empty for specs.
         work: builds the variants of specs.
     """
 
     variants: list[Variant]
-    artifacts: list[Artifact]
+    bundled: list[VariantResult]
     work: Work
 
     def compiled(self, variants: Sequence[Variant]) -> list[tuple[Variant, Artifact]]:
@@ -56,13 +57,15 @@ class Request:
             click.exceptions.Exit: a build failed.
             PallascError: see `Work.build`.
         """
-        if self.artifacts:
-            made = {id(v): a for v, a in zip(self.variants, self.artifacts, strict=True)}
-            return [(variant, made[id(variant)]) for variant in variants]
-        report = self.work.build(variants)
-        if report.exit_code:
-            raise click.exceptions.Exit(report.exit_code)
-        return [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+        if self.bundled:
+            by_id = {id(each.variant): each for each in self.bundled}
+            results = [by_id[id(variant)] for variant in variants]
+        else:
+            report = self.work.build(variants)
+            results = list(report.results)
+            if report.exit_code:
+                raise click.exceptions.Exit(report.exit_code)
+        return [(r.variant, r.artifact) for r in results if r.artifact is not None]
 
 
 def read_request(work: Work, files: Mapping[str, Path]) -> Request:
@@ -81,7 +84,7 @@ def read_request(work: Work, files: Mapping[str, Path]) -> Request:
             file.stat()
     if bundles := bundle_files(work.specs):
         found = read_bundled(bundles, work.selection)
-        return Request([each.variant for each in found], [each.artifact for each in found], work)
+        return Request([each.variant for each in found], found, work)
     return Request(list(work.select().variants), [], work)
 
 
@@ -261,7 +264,7 @@ def collect_emulated(request: Request, *, every: bool) -> tuple[list[Chosen], Ex
             raise several(points, "emulated")
     pairs = request.compiled(variants)
     # The artifacts of bundles are not in a store.
-    store, how = None if request.artifacts else request.work.store, request.work.how
+    store, how = None if request.bundled else request.work.store, request.work.how
     subjects = subjects_of(pairs, store=store, limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
 
