@@ -49,7 +49,7 @@ from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.user_files import config_folder
+from pallasc.specs.user_files import config_folder, read_switch
 
 MAX_SIGNATURES = 16
 MAX_SETS = 32
@@ -220,7 +220,6 @@ REQUIRE, KEY, PASSWORD = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "P
 NOT_SIGNED = "its entry in the store is not signed by a trusted key"
 ANOTHER_RECORD = "its record in the store is not the one that was signed"
 
-_OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
 _SECRET_BYTES = 32
 
 Sign = Callable[[bytes], bytes]
@@ -328,20 +327,6 @@ def is_required(environ: Mapping[str, str]) -> bool:
         SpecError: the variable is invalid.
     """
     return read_switch(environ, REQUIRE)
-
-
-def read_switch(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Return the value of a boolean environment variable, `default` if it is not set.
-
-    Raises:
-        SpecError: the value is invalid.
-    """
-    if name not in environ:
-        return default
-    text = environ[name].strip().lower()
-    if text not in (*_OFF, *_ON):
-        raise SpecError(f"{name} is {environ[name]!r}.", hint="Set it to 1 or to 0.")
-    return text in _ON
 
 
 def _mac(secret: bytes, message: bytes) -> bytes:

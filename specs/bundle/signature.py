@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.errors import CorruptError, Location, SpecError, ToolError
 from pallasc.specs.canonical import digest
-from pallasc.specs.user_files import config_folder
+from pallasc.specs.user_files import config_folder, read_switch
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -44,10 +44,6 @@ MAX_SIGNATURES_BYTES = _MAX_SIGNATURES * _RECORD.size
 _MESSAGE = b"pallasc bundle 1\n"
 _PREFIX = "ed25519:"
 _KEY_BYTES = 32
-_SWITCH = {
-    **dict.fromkeys(("", "0", "false", "no", "off"), False),
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,12 +365,7 @@ def machine_requires() -> bool:
     Raises:
         SpecError: the variable of the environment has an unknown value.
     """
-    text = os.environ.get(REQUIRE, "")
-    # A misspelled value must not disable the requirement.
-    required = _SWITCH.get(text.strip().lower())
-    if required is None:
-        raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")
-    return required
+    return read_switch(os.environ, REQUIRE)
 
 
 def _machine_demand() -> Demand:
