@@ -18,6 +18,7 @@ from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.output.text import count, echo, fields, first_of, json_text, print_result
 from pallasc.errors import CorruptError, PallascError, SpecError
+from pallasc.specs.spelling import listed
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
@@ -254,11 +255,9 @@ def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
     from pallasc.specs.bundle.writer import build_bundle
 
     if conflicts := _conflicts(choices):
-        named = "\n".join(f"  {conflict}" for conflict in conflicts[:_MOST_NAMED])
-        more = f"\n  and {len(conflicts) - _MOST_NAMED} more" * (len(conflicts) > _MOST_NAMED)
+        named = "".join(f"\n  {line}" for line in listed(conflicts, _MOST_NAMED))
         raise CorruptError(
-            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:\n"
-            f"{named}{more}",
+            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:{named}",
             hint="Build them again with one toolchain, or leave them out with -k.",
         )
     origins = [origin for bundle, _ in choices for origin in bundle.provenance]

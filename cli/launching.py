@@ -22,6 +22,7 @@ from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import ArgumentError, DeviceError, SelectionError, SpecError
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
+from pallasc.specs.spelling import listed
 
 if TYPE_CHECKING:
     from pallasc.compiler.arrays import Comparison
@@ -399,8 +400,7 @@ def several(points: Sequence[Variant], how: str) -> SpecError:
 
 
 def _listed(rows: Sequence[str]) -> str:
-    more = [f"… and {len(rows) - _MOST_LISTED} more"] if len(rows) > _MOST_LISTED else []
-    return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
+    return "".join(f"\n  {row}" for row in listed(rows, _MOST_LISTED))
 
 
 def collect(request: Request, device: Device, *, every: bool) -> list[Chosen]:

@@ -34,7 +34,7 @@ from pallasc.specs.bundle.signature import (
     parse_private_key,
     read_policy,
 )
-from pallasc.specs.spelling import nearest, printable, show
+from pallasc.specs.spelling import listed, nearest, printable, show
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
@@ -271,13 +271,11 @@ def _check(made: BundleResult, setting: Setting) -> None:
     if not report.exit_code:
         return
     named = [f"{result.variant.id}: {result.error}" for result in report.failed]
-    failures = [*named, *map(str, report.errors)]
-    shown = "".join(f"\n  {text}" for text in failures[:_SHOWN])
-    more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
+    shown = "".join(f"\n  {text}" for text in listed([*named, *map(str, report.errors)], _SHOWN))
     failed = len(report.results) - len(report.hits) - len(report.compiled)
     place = setting.at
     raise CompileError(
-        f"{place.label}: {failed} of {len(report.results)} variants failed:{shown}{more}",
+        f"{place.label}: {failed} of {len(report.results)} variants failed:{shown}",
         location=place.location,
     )
 

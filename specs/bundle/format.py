@@ -266,9 +266,9 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
     covered, root = start[: head_bytes - _DIGEST_BYTES], start[:head_bytes][-_DIGEST_BYTES:]
     if sha256(covered) != root:
         raise CorruptError(f"{name} is damaged: its head does not match its digest.")
-    minor, _, body_end, *places = _HEAD.unpack_from(covered)[2:]
-    catalog, provenance = Extent(*places[:2]), Extent(*places[2:4])
-    head = Head(minor, head_bytes, body_end, catalog, provenance, *places[4:], root)
+    body_end, *places = _HEAD.unpack_from(covered)[4:]
+    catalog, provenance, digests = Extent(*places[:2]), Extent(*places[2:4]), places[4:]
+    head = Head._make((minor, head_bytes, body_end, catalog, provenance, *digests, root))
     if body_end > size:
         raise _cut_off(name, size, body_end)
     for label, part, most in (

@@ -12,7 +12,6 @@ from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, occupancy_of
 from pallasc.analysis.roofline import Roofline
 from pallasc.analysis.work import Work
 from pallasc.cli.output.artifact_text import (
-    amount,
     binding_text,
     launch_text,
     metrics_text,
@@ -38,6 +37,7 @@ from pallasc.specs.artifacts.plan import (
 )
 from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import MODELS
+from pallasc.specs.spelling import amount
 
 PTX = b".version 9.0\n.target sm_90a\n"
 CUBINS = [b"first", b"second"]
