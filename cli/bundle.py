@@ -445,6 +445,8 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
 
 def _targets(bundle: Bundle) -> list[dict[str, Any]]:
     """Return name, architecture, variant count and minimum driver of each target."""
+    from pallasc.specs.bundle.verify import version_of
+
     found: dict[tuple[str, str], list[dict[str, str]]] = {}
     for entry in bundle.entries():
         found.setdefault((entry.arch, entry.target), []).append(dict(entry.minimum_driver))
@@ -453,15 +455,10 @@ def _targets(bundle: Bundle) -> list[dict[str, Any]]:
             "target": target,
             "arch": arch,
             "variants": len(drivers),
-            "minimum_driver": max(drivers, key=_newness),
+            "minimum_driver": max(drivers, key=lambda driver: version_of(driver.get("cuda", ""))),
         }
         for (arch, target), drivers in sorted(found.items())
     ]
-
-
-def _newness(driver: Mapping[str, str]) -> list[int]:
-    parts = driver.get("cuda", "").split(".")
-    return [int(part) if part.isdecimal() else 0 for part in parts]
 
 
 def _bundle_json(bundle: Bundle) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -322,13 +322,17 @@ class Work:
         """The store, opened when it is first needed."""
         return open_store(self.store_root)
 
-    def progress(
-        self, *, hits: bool = False, line: ResultLine | None = None
-    ) -> AbstractContextManager[Progress]:
-        """Return the progress of this command; for arguments, see `Progress`."""
-        from pallasc.cli.output.progress import store_progress
+    @contextmanager
+    def progress(self, *, hits: bool = False, line: ResultLine | None = None) -> Iterator[Progress]:
+        """Yield the progress of this command, which also prints the store's warnings.
 
-        return store_progress(self.store, hits=hits, quiet=self.quiet, line=line)
+        For arguments, see `Progress`.
+        """
+        from pallasc.cli.output.progress import stderr_progress
+
+        with stderr_progress(hits=hits, quiet=self.quiet, line=line) as progress:
+            self.store.warn_by(lambda text: progress.say(f"warning: {text}"))
+            yield progress
 
     def reader(
         self,
