@@ -216,7 +216,7 @@ def check_text(value: object) -> None:
 
 # ---- signatures
 
-REQUIRE, KEY, PASSWORD = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "PALLASC_KEY_PASSWORD"
+REQUIRE, KEY = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY"
 NOT_SIGNED = "its entry in the store is not signed by a trusted key"
 ANOTHER_RECORD = "its record in the store is not the one that was signed"
 
@@ -307,7 +307,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
     signers: dict[str, Sign] = {}
     checkers: dict[str, Check] = {}
     if environ.get(KEY):
-        key_id, signer, checker = _private_key(environ[KEY], environ.get(PASSWORD))
+        key_id, signer, checker = _private_key(environ)
         signers[key_id], checkers[key_id] = signer, checker
     if demanded:
         checkers |= _trusted_keys()
@@ -341,14 +341,10 @@ def _is_mac(secret: bytes, mac: bytes, message: bytes) -> bool:
     return hmac.compare_digest(mac, _mac(secret, message))
 
 
-def _private_key(file: str, password: str | None) -> tuple[str, Sign, Check]:
-    from pallasc.specs.bundle.signature import is_signed, parse_private_key, public_key
+def _private_key(environ: Mapping[str, str]) -> tuple[str, Sign, Check]:
+    from pallasc.specs.bundle.signature import is_signed, public_key, read_private_key
 
-    try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise SpecError(f"{KEY}: {file} cannot be read: {error.strerror}.") from error
-    key = parse_private_key(data, file, os.fsencode(password) if password else None)
+    key = read_private_key(environ[KEY], environ, KEY)
     public = public_key(key)
     return public.id, key.sign, partial(is_signed, public.data)
 

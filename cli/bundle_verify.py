@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.signature import Ed25519PrivateKey, PublicKey
     from pallasc.specs.bundle.verify import Finding
 
-PASSWORD = "PALLASC_KEY_PASSWORD"
 _STDIN = "-"
 _PRIVATE = stat.S_IRUSR | stat.S_IWUSR
 _NOT_AS_LOCKED, _FOUND = 3, 5
@@ -225,14 +224,15 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
       key      the public key, as in FILE.pub
       id       id of the key in messages: the SHA-256 of its 32 bytes
     """
-    from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
+    from pallasc.specs.bundle import signature
 
     public = file.with_name(f"{file.name}.pub")
-    key = generate_key()
-    shown = public_key(key, " ".join(comment.split()))
+    key = signature.generate_key()
+    shown = signature.public_key(key, " ".join(comment.split()))
     _create(public, f"{shown}\n".encode(), 0o644)
     try:
-        _create(file, private_key_text(key, _password()), _PRIVATE)
+        password = signature.key_password(os.environ)
+        _create(file, signature.private_key_text(key, password), _PRIVATE)
     # An interrupt at the password prompt must not leave a public key without its private key.
     except BaseException:
         public.unlink()
@@ -317,21 +317,15 @@ def _read_key(file: str) -> Ed25519PrivateKey:
     Raises:
         SpecError: the key cannot be read, or is not a private key.
     """
-    from pallasc.specs.bundle.signature import parse_private_key
+    from pallasc.specs.bundle.signature import key_password, parse_private_key, read_private_key
 
     if file == _STDIN:
-        return parse_private_key(sys.stdin.buffer.read(), "standard input", _password())
-    with refusing(file, hint="Give a key that pallasc bundle keygen made.", doing="read"):
-        data = Path(file).read_bytes()
-        mode = Path(file).stat().st_mode
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        password = key_password(os.environ)
+        return parse_private_key(sys.stdin.buffer.read(), "standard input", password)
+    key = read_private_key(file, os.environ, "--key")
+    if Path(file).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         echo(f"warning: others can read {file}; run: chmod 600 {file}", err=True)
-    return parse_private_key(data, file, _password())
-
-
-def _password() -> bytes | None:
-    text = os.environ.get(PASSWORD)
-    return text.encode() if text else None
+    return key
 
 
 def _read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:

@@ -19,7 +19,7 @@ import base64
 import binascii
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
 REQUIRE = "PALLASC_REQUIRE_SIGNATURE"
 TRUSTED = "PALLASC_TRUSTED_KEYS"
+PASSWORD = "PALLASC_KEY_PASSWORD"
 
 _MAX_SIGNATURES = 64
 _ALGORITHM = b"ed25519\0"
@@ -236,6 +237,34 @@ def parse_private_key(data: bytes, file: str, password: bytes | None = None) -> 
     if not isinstance(key, Ed25519PrivateKey):
         raise SpecError("it is not an Ed25519 key.", location=Location(file))
     return key
+
+
+def read_private_key(file: str, environ: Mapping[str, str], source: str) -> Ed25519PrivateKey:
+    """Return the private key in a file, decrypted with `$PALLASC_KEY_PASSWORD`.
+
+    Args:
+        file: its path.
+        environ: environment variables.
+        source: origin of the path for messages.
+
+    Raises:
+        SpecError: it cannot be read, or see `parse_private_key`.
+        ToolError: the cryptography package is missing.
+    """
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise SpecError(
+            f"{source}: {file} cannot be read: {error.strerror}.",
+            hint="Give a key that pallasc bundle keygen made.",
+        ) from error
+    return parse_private_key(data, file, key_password(environ))
+
+
+def key_password(environ: Mapping[str, str]) -> bytes | None:
+    """Return the password of private keys, None if there is none."""
+    text = environ.get(PASSWORD)
+    return os.fsencode(text) if text else None
 
 
 def parse_public_keys(text: str, file: str) -> tuple[PublicKey, ...]:
