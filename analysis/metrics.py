@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from pallasc.errors import ToolError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.artifacts.resources import blocks_by_limit, model_figure, warps_of_block
+from pallasc.specs.spelling import amount, short_time
 
 _SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
 
@@ -224,3 +225,33 @@ def metrics_json(metrics: KernelMetrics) -> dict[str, Any]:
     work, roofline = data.pop("work"), data.pop("roofline")
     del work["reasons"]
     return {**data, **work, "roofline": roofline, "reasons": reasons}
+
+
+def work_rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of the work of a launch, and of the least time that it takes."""
+    work, reasons = metrics.work, metrics.reasons
+    if work.tensor_flops is None:
+        yield "tensor cores", f"unknown: {reasons['tensor_flops']}"
+    elif work.tensor_flops:
+        each = (f"{amount(n)}FLOP in {kind}" for kind, n in work.tensor_flops.items())
+        yield "tensor cores", ", ".join(each)
+    for name, kind in (("TMA", "tma"), ("global memory", "global")):
+        loads, stores = (getattr(work, f"{kind}_{way}_bytes") for way in ("load", "store"))
+        if loads is None and stores is None:
+            yield name, f"unknown: {reasons[f'{kind}_load_bytes']}"
+        elif loads or stores or None in (loads, stores):
+            texts = ("unknown" if n is None else f"{amount(n)}B" for n in (loads, stores))
+            yield name, "{} loaded, {} stored".format(*texts)
+    yield "bound", _bound(metrics)
+
+
+def _bound(metrics: KernelMetrics) -> str:
+    roofline = metrics.roofline
+    memory = (
+        f"{amount(roofline.least_bytes)}B of arrays take {short_time(roofline.seconds_of_bytes)}"
+    )
+    if roofline.seconds_of_flops is None:
+        return f"at least {short_time(roofline.bound_s)}: {memory} (tensor cores unknown)"
+    tensor = f"tensor cores {short_time(roofline.seconds_of_flops)}"
+    both = f"{memory}, {tensor}" if roofline.seconds_of_flops else memory
+    return f"at least {short_time(roofline.bound_s)}: {both}"

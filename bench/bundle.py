@@ -70,7 +70,7 @@ def read_manifest(path: Path, head_bytes: int, start: int, end: int) -> None:
 def select(path: Path, entry: Entry, *, load: bool) -> None:
     """Open, select one variant, close; `load` reads its artifact and cubin as well."""
     with open_bundle(path) as bundle:
-        found = bundle.select(entry.name, dict(entry.params), entry.target)
+        found = next(own for own in bundle.entries(entry.name) if own.key == entry.key)
         if load:
             bundle.artifact(found).cubin()
 
@@ -79,7 +79,7 @@ def foreign_bytes(data: bytes, entry: Entry) -> int:
     """Count the bytes of other kernels' blobs that loading a kernel reads."""
     source = CountingSource(data)
     bundle = Bundle(source, "the bundle")
-    bundle.artifact(bundle.select(entry.name, dict(entry.params), entry.target)).cubin()
+    bundle.artifact(next(o for o in bundle.entries(entry.name) if o.key == entry.key)).cubin()
     reader, own = bundle.reader, set()
     for blob in (entry.record, *(number for number in entry.blobs if number is not None)):
         number, step = blob, -1

@@ -49,7 +49,7 @@ from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.user_files import config_folder
+from pallasc.specs.user_files import config_folder, read_switch
 
 MAX_SIGNATURES = 16
 MAX_SETS = 32
@@ -216,11 +216,10 @@ def check_text(value: object) -> None:
 
 # ---- signatures
 
-REQUIRE, KEY, PASSWORD = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "PALLASC_KEY_PASSWORD"
+REQUIRE, KEY = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY"
 NOT_SIGNED = "its entry in the store is not signed by a trusted key"
 ANOTHER_RECORD = "its record in the store is not the one that was signed"
 
-_OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
 _SECRET_BYTES = 32
 
 Sign = Callable[[bytes], bytes]
@@ -308,7 +307,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
     signers: dict[str, Sign] = {}
     checkers: dict[str, Check] = {}
     if environ.get(KEY):
-        key_id, signer, checker = _private_key(environ[KEY], environ.get(PASSWORD))
+        key_id, signer, checker = _private_key(environ)
         signers[key_id], checkers[key_id] = signer, checker
     if demanded:
         checkers |= _trusted_keys()
@@ -330,20 +329,6 @@ def is_required(environ: Mapping[str, str]) -> bool:
     return read_switch(environ, REQUIRE)
 
 
-def read_switch(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
-    """Return the value of a boolean environment variable, `default` if it is not set.
-
-    Raises:
-        SpecError: the value is invalid.
-    """
-    if name not in environ:
-        return default
-    text = environ[name].strip().lower()
-    if text not in (*_OFF, *_ON):
-        raise SpecError(f"{name} is {environ[name]!r}.", hint="Set it to 1 or to 0.")
-    return text in _ON
-
-
 def _mac(secret: bytes, message: bytes) -> bytes:
     import hmac
 
@@ -356,14 +341,10 @@ def _is_mac(secret: bytes, mac: bytes, message: bytes) -> bool:
     return hmac.compare_digest(mac, _mac(secret, message))
 
 
-def _private_key(file: str, password: str | None) -> tuple[str, Sign, Check]:
-    from pallasc.specs.bundle.signature import is_signed, parse_private_key, public_key
+def _private_key(environ: Mapping[str, str]) -> tuple[str, Sign, Check]:
+    from pallasc.specs.bundle.signature import is_signed, public_key, read_private_key
 
-    try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise SpecError(f"{KEY}: {file} cannot be read: {error.strerror}.") from error
-    key = parse_private_key(data, file, os.fsencode(password) if password else None)
+    key = read_private_key(environ[KEY], environ, KEY)
     public = public_key(key)
     return public.id, key.sign, partial(is_signed, public.data)
 

@@ -131,8 +131,8 @@ class Report:
         return ToolError(f"nothing was checked: no level could check {which}.", hint=hint)
 
 
-def check_candidates(
-    candidates: Sequence[Candidate],
+def check_compiled(
+    results: Sequence[VariantResult],
     levels: Sequence[Level],
     *,
     store: Store,
@@ -141,7 +141,7 @@ def check_candidates(
     events: Events | None = None,
     only_stored: bool = False,
 ) -> Report:
-    """Check compiled variants, such as the variants of a bundle.
+    """Check compiled variants without source, such as the variants of a bundle.
 
     With `only_stored`, nothing is run: the report has only the results from the store.
 
@@ -152,6 +152,7 @@ def check_candidates(
     checking = Checking(
         store, levels, options, limits=limits, context=None, events=events or Events()
     )
+    candidates = [own for each in results if (own := _without_source(each)) is not None]
 
     def look_up() -> None:
         for candidate in candidates:
@@ -265,6 +266,15 @@ def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
     """Return the candidate of a demand, None if its built variant did not compile."""
     made = _made(report.results[demand.number])
     return made and replace(made, id=demand.variant.id, variant=demand.variant)
+
+
+def _without_source(result: VariantResult) -> Candidate | None:
+    """Return the candidate of a bundle's variant, or of an artifact that is named by its key."""
+    if result.artifact is None:
+        return None
+    if result.action_key is not None:
+        return Candidate(result.action_key, result.artifact, result.action_key)
+    return Candidate(result.variant.id, result.artifact, origin=result.variant.location)
 
 
 def _made(result: VariantResult) -> Candidate | None:

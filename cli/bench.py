@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @click.command("bench", cls=Command, short_help="Measure how long kernels take on the GPU.")
 @options.specs_argument()
-@click.option("--cold", is_flag=True, help="Empty the L2 cache before each measured launch.")
+@options.flag("--cold", "Empty the L2 cache before each measured launch.")
 @options.count_option("--repeats", "Number of measured launches.", default=100)
 @options.count_option("--warmup", "Number of launches before the measurement.", least=0, default=25)
-@click.option(
+@options.option(
     "--flops",
-    metavar="N",
-    help='Operations per launch: a number, or a product of parameters: "{2 * m * n * k}".',
+    "N",
+    'Operations per launch: a number, or a product of parameters: "{2 * m * n * k}".',
 )
 @launching.launch_options
 @options.selection_options
@@ -90,7 +90,7 @@ def command(
     launching.check_single(files, chosen)
     model = launching.model_of(device, [own.variant.target for own in chosen])
     limits = None if model is None else limits_of(model)
-    measured = []
+    measured: list[Measured] = []
     for own in chosen:
         signature = own.route.signature
         arrays = launching.make_inputs(signature, seed=seed, files=files, name=own.variant.id)
@@ -100,13 +100,13 @@ def command(
         flop = None if flops is None else parse_flop(flops, dict(own.variant.params))
         moved = moved_bytes(signature)
         figures = Figures.of(times_us, moved_bytes=moved, flop=flop, limits=limits, cold=cold)
-        measured.append(Measured(own, times_us, figures))
+        measured.append((own, figures))
     data = {
         "device": launching.device_json(device),
         "limits": None if limits is None else asdict(limits),
         **timing,
         "seed": seed,
-        "results": [_result_json(row) for row in measured],
+        "results": [_result_json(*row) for row in measured],
     }
     cache = "the L2 cache emptied before each" if cold else "the L2 cache warm"
     driver = launching.device_json(device)["driver"]
@@ -122,12 +122,8 @@ def command(
     return 0
 
 
-class Measured(NamedTuple):
-    """Launch times of a variant in microseconds, in order, and the figures computed from them."""
-
-    chosen: Chosen
-    times_us: list[float]
-    figures: Figures
+Measured = tuple["Chosen", "Figures"]
+"""A variant with its figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +147,8 @@ def limits_of(model: Target) -> Limits:
     """Return the limits of a model at its boost clock."""
     # A fused multiply-add counts as two operations.
     flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
-    return Limits(
-        model=model.name,
-        memory_gb_per_s=model.memory_bandwidth_bytes_per_s / 1e9,
-        fp32_tflop_per_s=flop_per_s / 1e12,
-        l2_bytes=model.l2_bytes,
-    )
+    bandwidth = model.memory_bandwidth_bytes_per_s / 1e9
+    return Limits(model.name, bandwidth, flop_per_s / 1e12, model.l2_bytes)
 
 
 _PERCENTILE = 0.9
@@ -167,7 +159,8 @@ class Figures:
     """Performance figures of a kernel.
 
     Attributes:
-        median_us, min_us, p90_us: statistics of the launch times; p90 is the 90th percentile.
+        times_us: time of each launch, in order.
+        median_us, min_us, p90_us: their statistics; p90 is the 90th percentile.
         moved_bytes: size of inputs and outputs, each counted once.
         gb_per_s: `moved_bytes` per median time, in 10^9 bytes per second; None if the median is 0.
         memory_share: fraction of the GPU's memory bandwidth; None if that is unknown, or if the
@@ -176,6 +169,7 @@ class Figures:
         tflop_per_s: `flop` per median time.
     """
 
+    times_us: Sequence[float]
     median_us: float
     min_us: float
     p90_us: float
@@ -210,7 +204,8 @@ class Figures:
         if gb_per_s is not None and limits and (cold or moved_bytes > limits.l2_bytes):
             share = gb_per_s / limits.memory_gb_per_s
         return cls(
-            median_us=median_us,
+            times_us,
+            median_us,
             min_us=min(times_us),
             p90_us=sorted(times_us)[math.ceil(_PERCENTILE * len(times_us)) - 1],
             moved_bytes=moved_bytes,
@@ -254,7 +249,7 @@ _COLUMNS = ("VARIANT", "MEDIAN", "MIN", "P90", "GB/S", "OF MEMORY", "TFLOP/S")
 def _table(measured: Sequence[Measured], *, with_flops: bool) -> str:
     columns = len(_COLUMNS) if with_flops else len(_COLUMNS) - 1
     rows = []
-    for chosen, _, figures in measured:
+    for chosen, figures in measured:
         times = (figures.median_us, figures.min_us, figures.p90_us)
         share = figures.memory_share
         cells = [
@@ -277,18 +272,17 @@ def _remarks(measured: Sequence[Measured], limits: Limits, *, with_flops: bool) 
     lines = [f"{limits.model}: {limits.memory_gb_per_s:,.0f} GB/s of memory"]
     if with_flops:
         lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32 without tensor cores"
-    if any(row.figures.memory_share is None for row in measured):
+    if any(figures.memory_share is None for _, figures in measured):
         size = f"{limits.l2_bytes / 2**20:.0f} MiB"
         lines.append(f"Arrays of up to {size} stay in the L2 cache; --cold reads them from memory.")
     return lines
 
 
-def _result_json(measured: Measured) -> dict[str, object]:
+def _result_json(chosen: Chosen, figures: Figures) -> dict[str, object]:
     from pallasc.cli.output.reports import variant_facts
 
     return {
-        **variant_facts(measured.chosen.variant),
-        "digest": measured.chosen.artifact.digest,
-        "times_us": measured.times_us,
-        **asdict(measured.figures),
+        **variant_facts(chosen.variant),
+        "digest": chosen.artifact.digest,
+        **asdict(figures),
     }

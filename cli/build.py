@@ -55,19 +55,13 @@ class BuildCommand(Command):
 @options.variant_options
 @shard_option
 @options.executor_option
-@click.option(
-    "--fail-fast",
-    "keep_going",
-    flag_value=False,
-    default=True,
-    help="Stop after the first failure.",
-)
-@click.option("--dry-run", is_flag=True, help="List what would be compiled, without compiling it.")
-@click.option("--watch", is_flag=True, help="Recompile after each file change, until Ctrl-C.")
+@options.fail_fast_option
+@options.flag("--dry-run", "List what would be compiled, without compiling it.")
+@options.flag("--watch", "Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
 @options.file_option("--baseline", 'Lock or bundle that budgets like "+8" refer to.')
-@click.option("--explain", is_flag=True, help="Explain each cache miss, field by field.")
+@options.explain_option
 @options.fail_on_warning_option
 @options.quiet_option
 @options.report_options("problems")

@@ -18,6 +18,7 @@ from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.output.text import count, echo, fields, first_of, json_text, print_result
 from pallasc.errors import CorruptError, PallascError, SpecError
+from pallasc.specs.spelling import listed
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
@@ -61,26 +62,15 @@ bundle_option = options.output_option(
 @command.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
 @options.specs_argument()
 @bundle_option
-@click.option(
+@options.choice_option(
     "--split-by",
-    type=click.Choice(["target", "arch"]),
-    help="Write one bundle per model or architecture, named like FILE-h100-sxm.pallasc.",
+    ["target", "arch"],
+    "Write one bundle per model or architecture, named like FILE-h100-sxm.pallasc.",
 )
-@click.option("--keep-debug", is_flag=True, help="Keep debug sections in the cubins.")
-@click.option("--keep-ptx", is_flag=True, help="Include the PTX, which launches do not need.")
-@click.option(
-    "--lines",
-    is_flag=True,
-    help="Include source line numbers and text, for `pallasc inspect`.",
-)
-@click.option(
-    "--level",
-    type=int,
-    default=19,
-    show_default=True,
-    metavar="N",
-    help="Compression level, 1 to 22.",
-)
+@options.flag("--keep-debug", "Keep debug sections in the cubins.")
+@options.flag("--keep-ptx", "Include the PTX, which launches do not need.")
+@options.flag("--lines", "Include source line numbers and text, for `pallasc inspect`.")
+@options.option("--level", "N", "Compression level, 1 to 22.", type=int, default=19)
 @options.frozen_options
 @options.selection_options
 @options.fail_on_warning_option
@@ -187,7 +177,7 @@ def _created_json(made: BundleResult) -> dict[str, object]:
 @options.files_argument
 @bundle_option
 @options.bundle_selection_options
-@click.option("--strip-lines", is_flag=True, help="Omit source lines.")
+@options.flag("--strip-lines", "Omit source lines.")
 @options.json_option("the written bundle")
 def merge_command(
     files: tuple[Path, ...],
@@ -265,11 +255,9 @@ def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
     from pallasc.specs.bundle.writer import build_bundle
 
     if conflicts := _conflicts(choices):
-        named = "\n".join(f"  {conflict}" for conflict in conflicts[:_MOST_NAMED])
-        more = f"\n  and {len(conflicts) - _MOST_NAMED} more" * (len(conflicts) > _MOST_NAMED)
+        named = "".join(f"\n  {line}" for line in listed(conflicts, _MOST_NAMED))
         raise CorruptError(
-            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:\n"
-            f"{named}{more}",
+            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:{named}",
             hint="Build them again with one toolchain, or leave them out with -k.",
         )
     origins = [origin for bundle, _ in choices for origin in bundle.provenance]
@@ -296,10 +284,8 @@ def _conflicts(choices: Sequence[Chosen]) -> list[str]:
 @options.file_argument
 @click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
 @options.output_option("FOLDER", "Folder to write; an unmodified earlier export is replaced.")
-@click.option(
-    "--name",
-    metavar="NAME",
-    help="Name of the library and prefix of its functions. Default: the bundle's name.",
+@options.option(
+    "--name", "NAME", "Name of the library and prefix of its functions. Default: the bundle's name."
 )
 @options.size_option(
     "--max-size",
@@ -459,6 +445,8 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
 
 def _targets(bundle: Bundle) -> list[dict[str, Any]]:
     """Return name, architecture, variant count and minimum driver of each target."""
+    from pallasc.specs.bundle.verify import version_of
+
     found: dict[tuple[str, str], list[dict[str, str]]] = {}
     for entry in bundle.entries():
         found.setdefault((entry.arch, entry.target), []).append(dict(entry.minimum_driver))
@@ -467,15 +455,10 @@ def _targets(bundle: Bundle) -> list[dict[str, Any]]:
             "target": target,
             "arch": arch,
             "variants": len(drivers),
-            "minimum_driver": max(drivers, key=_newness),
+            "minimum_driver": max(drivers, key=lambda driver: version_of(driver.get("cuda", ""))),
         }
         for (arch, target), drivers in sorted(found.items())
     ]
-
-
-def _newness(driver: Mapping[str, str]) -> list[int]:
-    parts = driver.get("cuda", "").split(".")
-    return [int(part) if part.isdecimal() else 0 for part in parts]
 
 
 def _bundle_json(bundle: Bundle) -> dict[str, Any]:

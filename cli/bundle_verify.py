@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.signature import Ed25519PrivateKey, PublicKey
     from pallasc.specs.bundle.verify import Finding
 
-PASSWORD = "PALLASC_KEY_PASSWORD"
 _STDIN = "-"
 _PRIVATE = stat.S_IRUSR | stat.S_IWUSR
 _NOT_AS_LOCKED, _FOUND = 3, 5
@@ -47,51 +46,40 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
     "verify", cls=Command, short_help="Verify a bundle, and check that it is ready for release."
 )
 @options.file_argument
-@click.option(
+@options.option(
     "--key",
-    "keys",
+    "KEY",
+    "Require a signature by one of these: FILE.pub, a folder of them, ed25519:…; repeatable.",
+    parameter="keys",
     multiple=True,
-    metavar="KEY",
-    help="Require a signature by one of these: FILE.pub, a folder of them, ed25519:…; repeatable.",
 )
-@click.option(
-    "--require-signature",
-    is_flag=True,
-    help="Require a signature by a trusted key, from $PALLASC_TRUSTED_KEYS.",
+@options.flag(
+    "--require-signature", "Require a signature by a trusted key, from $PALLASC_TRUSTED_KEYS."
 )
 @options.file_option("--lock", "Require that every artifact matches this lock file.")
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    metavar="NAME",
-    help="Model or architecture that the bundle must support; repeatable.",
-)
+@options.target_option("Model or architecture that the bundle must support")
 @options.size_option("--budget", "bundle_bytes", "Maximum size of the bundle, e.g. 2MiB.")
 @options.size_option(
     "--variant-budget", "variant_bytes", "Maximum size of the cubins of one variant when loaded."
 )
-@click.option(
+@options.count_option(
     "--spills",
-    "spill_bytes",
-    type=options.WholeNumber(0),
+    "Maximum number of bytes that a thread may spill.",
+    parameter="spill_bytes",
+    least=0,
     default=0,
-    show_default=True,
-    metavar="BYTES",
-    help="Maximum number of bytes that a thread may spill.",
 )
-@click.option(
+@options.option(
     "--driver",
+    "CUDA",
+    "Newest CUDA driver version that the bundle may require, e.g. 12.8.",
     callback=_driver,
-    metavar="CUDA",
-    help="Newest CUDA driver version that the bundle may require, e.g. 12.8.",
 )
-@click.option(
+@options.choice_option(
     "--fail-on",
-    type=click.Choice(["note", "warning", "error", "never"]),
+    ["note", "warning", "error", "never"],
+    "Lowest severity that causes exit code 5.",
     default="error",
-    show_default=True,
-    help="Lowest severity that causes exit code 5.",
 )
 @options.json_option("the result")
 def verify_command(
@@ -214,8 +202,8 @@ def _verified_lines(
 
 
 @click.command("keygen", cls=Command, short_help="Create a key pair for signing.")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
-@click.option("--comment", default="", metavar="TEXT", help="Comment to append to the public key.")
+@click.argument("file", type=options.FILE, metavar="FILE")
+@options.option("--comment", "TEXT", "Comment to append to the public key.", default="")
 @options.json_option("the public key")
 def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     """Create a key pair for signing bundles.
@@ -236,14 +224,15 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
       key      the public key, as in FILE.pub
       id       id of the key in messages: the SHA-256 of its 32 bytes
     """
-    from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
+    from pallasc.specs.bundle import signature
 
     public = file.with_name(f"{file.name}.pub")
-    key = generate_key()
-    shown = public_key(key, " ".join(comment.split()))
+    key = signature.generate_key()
+    shown = signature.public_key(key, " ".join(comment.split()))
     _create(public, f"{shown}\n".encode(), 0o644)
     try:
-        _create(file, private_key_text(key, _password()), _PRIVATE)
+        password = signature.key_password(os.environ)
+        _create(file, signature.private_key_text(key, password), _PRIVATE)
     # An interrupt at the password prompt must not leave a public key without its private key.
     except BaseException:
         public.unlink()
@@ -259,12 +248,12 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
 
 @click.command("sign", cls=Command, short_help="Sign bundles with a private key.")
 @options.files_argument
-@click.option(
+@options.option(
     "--key",
-    "key_file",
+    "KEY",
+    "File with the private key; - for standard input.",
+    parameter="key_file",
     required=True,
-    metavar="KEY",
-    help="File with the private key; - for standard input.",
 )
 @options.json_option("the key and the signed files")
 def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
@@ -328,21 +317,15 @@ def _read_key(file: str) -> Ed25519PrivateKey:
     Raises:
         SpecError: the key cannot be read, or is not a private key.
     """
-    from pallasc.specs.bundle.signature import parse_private_key
+    from pallasc.specs.bundle.signature import key_password, parse_private_key, read_private_key
 
     if file == _STDIN:
-        return parse_private_key(sys.stdin.buffer.read(), "standard input", _password())
-    with refusing(file, hint="Give a key that pallasc bundle keygen made.", doing="read"):
-        data = Path(file).read_bytes()
-        mode = Path(file).stat().st_mode
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        password = key_password(os.environ)
+        return parse_private_key(sys.stdin.buffer.read(), "standard input", password)
+    key = read_private_key(file, os.environ, "--key")
+    if Path(file).stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         echo(f"warning: others can read {file}; run: chmod 600 {file}", err=True)
-    return parse_private_key(data, file, _password())
-
-
-def _password() -> bytes | None:
-    text = os.environ.get(PASSWORD)
-    return text.encode() if text else None
+    return key
 
 
 def _read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:

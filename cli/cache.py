@@ -53,15 +53,15 @@ _DAY_S = 86_400.0
 
 
 @command.command("stats", cls=Command)
-@click.option(
+@options.option(
     "--remote",
+    "[URL]",
+    "Show a remote store instead. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
     is_flag=False,
     flag_value="",
-    metavar="[URL]",
-    help="Show a remote store instead. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
 )
 @transfer.every_option
-@click.option("--verify", "verifies", is_flag=True, help="Read and verify the whole remote store.")
+@options.flag("--verify", "Read and verify the whole remote store.", parameter="verifies")
 @options.store_option
 @options.json_option("the statistics")
 def stats_command(
@@ -153,11 +153,7 @@ def _age(time_s: int, now_s: float) -> str:
 
 
 @command.command("verify", cls=Command)
-@click.option(
-    "--repair",
-    is_flag=True,
-    help="Move damaged files to quarantine; the next build rebuilds them.",
-)
+@options.flag("--repair", "Move damaged files to quarantine; the next build rebuilds them.")
 @options.store_option
 @options.json_option("the findings")
 def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
@@ -202,24 +198,16 @@ _REASONS = {
 
 
 @command.command("prune", cls=Command)
-@click.option("--dry-run", is_flag=True, help="List what would be removed, without removing it.")
-@click.option("--size", metavar="SIZE", help="Maximum size to keep: 5GiB, 300MB, none.")
-@click.option("--age", metavar="AGE", help="Remove entries not used for this long: 30d, 12h, none.")
-@click.option(
-    "--all", "everything", is_flag=True, help="Remove all entries and reset the statistics."
-)
-@click.option(
+@options.flag("--dry-run", "List what would be removed, without removing it.")
+@options.option("--size", "SIZE", "Maximum size to keep: 5GiB, 300MB, none.")
+@options.option("--age", "AGE", "Remove entries not used for this long: 30d, 12h, none.")
+@options.flag("--all", "Remove all entries and reset the statistics.", parameter="everything")
+@options.option(
     "--remote",
-    metavar="URL",
-    help="Prune this remote store instead: packs unused for --age, then the oldest down to --size.",
+    "URL",
+    "Prune this remote store instead: packs unused for --age, then the oldest down to --size.",
 )
-@click.option(
-    "--keep",
-    multiple=True,
-    metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the artifacts in this lock file; repeatable.",
-)
+@options.file_option("--keep", "Keep the artifacts in this lock file; repeatable.", multiple=True)
 @options.store_option
 @options.json_option("the removed entries")
 def prune_command(

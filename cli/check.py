@@ -29,21 +29,17 @@ LEVELS = ("interpreter", "artifact", "all")
 
 @click.command("check", cls=Command, short_help="Check kernels for mistakes, without a GPU.")
 @options.specs_argument()
-@click.option(
+@options.choice_option(
     "--level",
-    "chosen",
-    type=click.Choice(LEVELS),
+    LEVELS,
+    "Run the kernel in JAX's interpreter, execute its PTX, or both.",
+    parameter="chosen",
     multiple=True,
     default=("all",),
-    show_default=True,
-    help="Run the kernel in JAX's interpreter, execute its PTX, or both.",
 )
 @input_options
-@click.option(
-    "--seed",
-    type=options.WholeNumber(0),
-    metavar="N",
-    help="Seed of the random inputs. Default: the spec's seed, or 0.",
+@options.count_option(
+    "--seed", "Seed of the random inputs. Default: the spec's seed, or 0.", least=0
 )
 @options.count_option(
     "--schedules", "Number of schedules to execute at the artifact level.", default=3
@@ -127,7 +123,7 @@ def command(
 
     from pallasc.checks.check import check_variants
     from pallasc.checks.levels import Options, chosen_levels
-    from pallasc.checks.run import check_built, check_candidates, demands
+    from pallasc.checks.run import check_built, check_compiled, demands
     from pallasc.cli.output.check_text import events, print_report
     from pallasc.cli.output.outcome import check_run
     from pallasc.compiler.builds.build import build
@@ -161,8 +157,7 @@ def command(
                 built = replace(built, errors=tuple(work.errors))
                 report = check_built(built, needed, levels, **settings)
             else:
-                found = [each.candidate() for each in compiled]
-                report = check_candidates(found, levels, **settings)
+                report = check_compiled(compiled.results, levels, **settings)
         run = check_run(report, report.unchecked, share)
         outputs.write(run)
         only_totals = outputs.prints_report

@@ -44,38 +44,21 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 
 @click.command("diff", cls=Command, short_help="Compare the compiled code of variants.")
 @click.argument("sides", nargs=-1, required=True, metavar="SIDE...")
-@click.option(
-    "--base",
-    metavar="REV",
-    help="Compare SIDE, a spec, with its version at this git revision.",
-)
-@click.option(
+@options.option("--base", "REV", "Compare SIDE, a spec, with its version at this git revision.")
+@options.option(
     "-k",
-    "expressions",
+    "EXPR",
+    "Select variants that match EXPR. With one SIDE, two -k compare two selections.",
+    parameter="expressions",
     multiple=True,
-    metavar="EXPR",
-    help="Select variants that match EXPR. With one SIDE, two -k compare two selections.",
 )
-@click.option(
-    "--target",
-    "targets",
-    multiple=True,
-    metavar="NAME",
-    help="Model or architecture to use instead of the spec's targets; repeatable.",
+@options.target_option("Model or architecture to use instead of the spec's targets")
+@options.choice_option(
+    "--depth", _DEPTHS, "Level of detail of the comparison.", default="resources"
 )
-@click.option(
-    "--depth",
-    type=click.Choice(_DEPTHS),
-    default="resources",
-    show_default=True,
-    help="Level of detail of the comparison.",
-)
-@click.option("--exit-code", "tells", is_flag=True, help="Exit with code 1 if anything differs.")
-@click.option(
-    "--markdown",
-    "as_markdown",
-    is_flag=True,
-    help="Print a Markdown table, e.g. for a pull request.",
+@options.flag("--exit-code", "Exit with code 1 if anything differs.", parameter="tells")
+@options.flag(
+    "--markdown", "Print a Markdown table, e.g. for a pull request.", parameter="as_markdown"
 )
 @options.json_option("the comparison")
 @options.quiet_option
@@ -250,11 +233,11 @@ class Opener:
             return sides.store_side(open_store(path), text)
         if not is_key(text):
             return None
-        variant, artifact, key = stored(text, self.work.store)
-        name = variant.name[:12] if variant.name == key else variant.name
-        return sides.side_of(
-            text, [sides.subject_of(artifact, name, variant.params, action_key=key)]
-        )
+        found = stored(text, self.work.store)
+        if found.variant.name == found.action_key:
+            short = structs.replace(found.variant, name=found.variant.name[:12])
+            found = structs.replace(found, variant=short)
+        return sides.built_side(text, [found])
 
     def _selected(self, side: Side, expression: str | None) -> Side:
         views = [

@@ -79,7 +79,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "Show the output of tracing, as with debug=True, and the kernel's debug_print texts.",
 )
 @_view("json", "Print the complete artifact records as JSON; see docs/json.md.")
-@click.option("--source", is_flag=True, help="Interleave --sass and --ptx with your source lines.")
+@options.flag("--source", "Interleave --sass and --ptx with your source lines.")
 @click.option(
     "-o",
     "--output",
@@ -139,7 +139,7 @@ def command(
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of null values)
     """
-    from pallasc.cli.arguments.variants import bundle_files, report_of
+    from pallasc.cli.arguments.variants import bundle_files
 
     views = chosen_views(click.get_current_context(), source=source)
     found = "lines" in views or (source and "json" not in views)
@@ -153,8 +153,8 @@ def command(
                 f"--{_PRINTED} shows the output of tracing, which bundles and artifacts do not "
                 "contain: name the spec."
             )
-        lines = source_text.held_lines(compiled, work.store) if found else {}
-        report = report_of(compiled)
+        report = compiled
+        lines = source_text.held_lines(report.results, work.store) if found else {}
     else:
         report, say = work.build(), partial(echo, err=True)
         lines = source_text.found_lines(report.results, work.store, work.how, say) if found else {}

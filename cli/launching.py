@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cli.arguments.options import count_option, packed, together
+from pallasc.cli.arguments.options import count_option, flag, option, packed, together
 from pallasc.cli.arguments.variants import (
     Work,
     bundle_files,
@@ -22,9 +22,11 @@ from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import ArgumentError, DeviceError, SelectionError, SpecError
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
+from pallasc.specs.spelling import listed
 
 if TYPE_CHECKING:
     from pallasc.compiler.arrays import Comparison
+    from pallasc.compiler.builds.report import VariantResult
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
@@ -41,12 +43,12 @@ class Request:
 
     Attributes:
         variants: all variants, for any target.
-        artifacts: artifacts of the variants, in the same order; empty for specs.
+        bundled: the variants with their artifacts; empty for specs.
         work: builds the variants of specs.
     """
 
     variants: list[Variant]
-    artifacts: list[Artifact]
+    bundled: list[VariantResult]
     work: Work
 
     def compiled(self, variants: Sequence[Variant]) -> list[tuple[Variant, Artifact]]:
@@ -56,13 +58,15 @@ class Request:
             click.exceptions.Exit: a build failed.
             PallascError: see `Work.build`.
         """
-        if self.artifacts:
-            made = {id(v): a for v, a in zip(self.variants, self.artifacts, strict=True)}
-            return [(variant, made[id(variant)]) for variant in variants]
-        report = self.work.build(variants)
-        if report.exit_code:
-            raise click.exceptions.Exit(report.exit_code)
-        return [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+        if self.bundled:
+            by_id = {id(each.variant): each for each in self.bundled}
+            results = [by_id[id(variant)] for variant in variants]
+        else:
+            report = self.work.build(variants)
+            results = list(report.results)
+            if report.exit_code:
+                raise click.exceptions.Exit(report.exit_code)
+        return [(r.variant, r.artifact) for r in results if r.artifact is not None]
 
 
 def read_request(work: Work, files: Mapping[str, Path]) -> Request:
@@ -81,7 +85,7 @@ def read_request(work: Work, files: Mapping[str, Path]) -> Request:
             file.stat()
     if bundles := bundle_files(work.specs):
         found = read_bundled(bundles, work.selection)
-        return Request([each.variant for each in found], [each.artifact for each in found], work)
+        return Request([each.variant for each in found], found, work)
     return Request(list(work.select().variants), [], work)
 
 
@@ -261,7 +265,7 @@ def collect_emulated(request: Request, *, every: bool) -> tuple[list[Chosen], Ex
             raise several(points, "emulated")
     pairs = request.compiled(variants)
     # The artifacts of bundles are not in a store.
-    store, how = None if request.artifacts else request.work.store, request.work.how
+    store, how = None if request.bundled else request.work.store, request.work.how
     subjects = subjects_of(pairs, store=store, limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
 
@@ -285,21 +289,13 @@ _MOST_LISTED = 20
 
 
 launch_options = together(
-    click.option(
+    flag(
         "--all",
-        "every",
-        is_flag=True,
-        help="Launch all points of the matrix instead of one variant per kernel.",
+        "Launch all points of the matrix instead of one variant per kernel.",
+        parameter="every",
     ),
     count_option("--device", "Number of the GPU.", parameter="ordinal", least=0, default=0),
-    click.option(
-        "--seed",
-        type=int,
-        default=0,
-        show_default=True,
-        metavar="N",
-        help="Seed of the random inputs.",
-    ),
+    option("--seed", "N", "Seed of the random inputs.", type=int, default=0),
     input_options,
     packed("files", parse_inputs, ("inputs", "archive")),
 )
@@ -404,8 +400,7 @@ def several(points: Sequence[Variant], how: str) -> SpecError:
 
 
 def _listed(rows: Sequence[str]) -> str:
-    more = [f"… and {len(rows) - _MOST_LISTED} more"] if len(rows) > _MOST_LISTED else []
-    return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
+    return "".join(f"\n  {row}" for row in listed(rows, _MOST_LISTED))
 
 
 def collect(request: Request, device: Device, *, every: bool) -> list[Chosen]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.output.text import echo, json_text
+from pallasc.cli.output.text import echo, fields, json_text
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
+    from pallasc.compiler.builds.relock import LockReport
     from pallasc.specs.loading.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
 
@@ -24,7 +25,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
 @options.specs_argument()
-@click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
+@options.flag("--update", "Rewrite the lock file, building missing variants.")
 @options.lock_option("Path of the lock file")
 @options.selection_options
 @options.fail_on_warning_option
@@ -69,20 +70,31 @@ def command(
                  before and after (each with action, artifact, and request, or null)
       tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
     """
+    from pallasc.cli.arguments.variants import read_existing_lock
+    from pallasc.cli.output.build_text import print_notes
+    from pallasc.compiler.builds.relock import check_lock
     from pallasc.specs.loading.lock import LOCK_FILE, update_command
 
     path, quiet, selection = lock or LOCK_FILE, work.quiet, work.selection
     with work.progress() as progress:
         variants = work.select(progress).variants
     whole = not selection.targets and selection.expression is None
-    code, found = (_update if update else _check)(variants, path, work, whole=whole)
-    if found is None:
-        return code
+    if update:
+        found, written = _update(variants, path, work, whole=whole)
+        if not found.complete:
+            return found.report.exit_code
+    else:
+        own: dict[str, Any] = {"store": work.store, "ptxas": work.how.ptxas}
+        written = False
+        found = check_lock(variants, path, read_existing_lock(path), whole=whole, **own)
+        print_notes(found.report, work.store)
+    code = 0 if update or not (found.changes or found.tables) else _NOT_AS_LOCKED
     kinds = [change.kind for change in found.changes]
     totals: dict[str, int] = {kind: kinds.count(kind) for kind in _MARKS}
     totals["same"] = len(variants) - len(kinds) + totals["dropped"]
     if not quiet or (code and not update):
-        _summarize(path, found, totals)
+        for line in _summary(path, found, totals, written=written):
+            echo(line, err=True)
     if code:
         # Variants that are not in the store cannot be compared; they must be built before an
         # update.
@@ -91,8 +103,9 @@ def command(
             remedy = "Build them first: pallasc build SPECS"
         echo(f"  {remedy}", err=True)
     if as_json:
-        data = {**found._asdict(), "lock": str(path), "totals": totals}
-        echo(json_text({**data, "changes": list(map(_change_json, found.changes))}))
+        changes = list(map(_change_json, found.changes))
+        data = {"lock": str(path), "written": written, "totals": totals, "changes": changes}
+        echo(json_text({**data, **fields(found, "tables", "toolchain")}))
     elif not (quiet and update):
         for change in found.changes:
             reason = f": {change.reason}" if change.reason else ""
@@ -100,67 +113,38 @@ def command(
     return code
 
 
-class _Found(NamedTuple):
-    """Differences from the lock file, in the form that `--json` prints."""
-
-    changes: tuple[Change, ...]
-    tables: tuple[str, ...]
-    toolchain: tuple[str, ...] = ()
-    written: bool = False
-
-
-def _check(
-    variants: Sequence[Variant], path: Path, work: Work, *, whole: bool
-) -> tuple[int, _Found]:
-    """Compare with the lock file; return the exit code and the differences.
-
-    Raises:
-        NotCachedError: the lock file does not exist.
-    """
-    from pallasc.cli.arguments.variants import read_existing_lock
-    from pallasc.cli.output.build_text import print_notes
-    from pallasc.compiler.builds.relock import check_lock
-
-    lock = read_existing_lock(path)
-    checked = check_lock(variants, path, lock, whole=whole, store=work.store, ptxas=work.how.ptxas)
-    print_notes(checked.report, work.store)
-    differs = checked.changes or checked.tables
-    return _NOT_AS_LOCKED if differs else 0, _Found(checked.changes, checked.tables)
-
-
 def _update(
     variants: Sequence[Variant], path: Path, work: Work, *, whole: bool
-) -> tuple[int, _Found | None]:
-    """Update the lock file; return the exit code and changes, None if the build is incomplete."""
+) -> tuple[LockReport, bool]:
+    """Update the lock file; return the changes, and whether the file was written."""
     from pallasc.cli.output.build_text import print_remarks
     from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.loading.lock import read_lock, write_lock
 
     old = read_lock(path)
-    own: dict[str, Any] = {"file": path, "whole": whole}
+    own: dict[str, Any] = {"store": work.store, "options": work.how}
     with work.progress() as progress:
-        updated = update_lock(
-            variants, old, store=work.store, options=work.how, on_event=progress, **own
-        )
-    print_remarks(updated.report, work.store, progress.screen, quiet=work.quiet)
-    if not updated.complete:
+        found = update_lock(variants, old, file=path, whole=whole, on_event=progress, **own)
+    print_remarks(found.report, work.store, progress.screen, quiet=work.quiet)
+    if not found.complete:
         echo(f"{path} is unchanged.", err=True)
-        return updated.report.exit_code, None
-    written = updated.lock != old
+    written = found.complete and found.lock != old
     if written:
-        write_lock(path, updated.lock)
-    return 0, _Found(updated.changes, updated.tables, updated.toolchain, written)
+        write_lock(path, found.lock)
+    return found, written
 
 
-def _summarize(path: Path, found: _Found, totals: Mapping[str, int]) -> None:
+def _summary(
+    path: Path, found: LockReport, totals: Mapping[str, int], *, written: bool
+) -> Iterator[str]:
     for name in found.tables:
-        echo(f"{path}: the table or tune of {name} has changed", err=True)
-    for clause in found.toolchain if found.written else ():
-        echo(f"{path}: {clause}", err=True)
+        yield f"{path}: the table or tune of {name} has changed"
+    for clause in found.toolchain if written else ():
+        yield f"{path}: {clause}"
     words = ", ".join(f"{number:,} {kind}" for kind, number in totals.items() if number)
     is_current = not found.changes and not found.tables
-    state = "is written" if found.written else "is current" if is_current else "is not current"
-    echo(f"{path} {state}: {words}", err=True)
+    state = "is written" if written else "is current" if is_current else "is not current"
+    yield f"{path} {state}: {words}"
 
 
 def _change_json(change: Change) -> dict[str, object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +15,19 @@ from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
     from pallasc.checks.run import Report as CheckReport
-    from pallasc.cli.arguments.variants import Compiled, Work
+    from pallasc.cli.arguments.variants import Work
     from pallasc.compiler.builds.report import Report
 
 
 @click.command("report", cls=Command, short_help="Write an HTML report that works offline.")
 @options.specs_argument()
 @options.output_option("FILE", "HTML file to write, e.g. report.html.", dir_okay=False)
-@click.option(
+@options.option(
     "--baseline",
-    metavar="SIDE",
-    help="Show changes since this baseline: a SIDE as in `pallasc diff`, e.g. a bundle.",
+    "SIDE",
+    "Show changes since this baseline: a SIDE as in `pallasc diff`, e.g. a bundle.",
 )
-@click.option("--title", default="", metavar="TEXT", help="Heading of the report.")
+@options.option("--title", "TEXT", "Heading of the report.", default="")
 @click.option(
     "--timings/--no-timings",
     default=True,
@@ -67,14 +66,13 @@ def command(
     The report includes variants that fail to compile. The exit code is the same as for
     `pallasc build`.
     """
-    from pallasc.cli.arguments.variants import report_of
     from pallasc.cli.diff import Opener
     from pallasc.reports.page import make_report, require_packages
     from pallasc.specs.user_files import replace_file
 
     require_packages()
     store, compiled = work.store, work.compiled()
-    report = work.build() if compiled is None else report_of(compiled)
+    report = work.build() if compiled is None else compiled
     checked = _stored_checks(report, compiled, work)
     with ExitStack() as stack:
         before = None
@@ -91,7 +89,7 @@ def command(
     return report.exit_code
 
 
-def _stored_checks(report: Report, compiled: Sequence[Compiled] | None, work: Work) -> CheckReport:
+def _stored_checks(report: Report, compiled: Report | None, work: Work) -> CheckReport:
     """Return the stored results of checks, without compiling or checking anything.
 
     Args:
@@ -103,14 +101,13 @@ def _stored_checks(report: Report, compiled: Sequence[Compiled] | None, work: Wo
 
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.levels import Options as CheckOptions
-    from pallasc.checks.run import check_built, check_candidates, demands
+    from pallasc.checks.run import check_built, check_compiled, demands
     from pallasc.compiler.builds.build import build
 
     levels, own = tuple(LEVELS.values()), {"store": work.store, "limits": work.how}
     settings: dict[str, Any] = {**own, "options": CheckOptions(), "only_stored": True}
     if compiled is not None:
-        found = [each.candidate() for each in compiled]
-        return check_candidates(found, levels, **settings)
+        return check_compiled(compiled.results, levels, **settings)
     building, needed = demands([result.variant for result in report.results])
     only_stored = replace(work.how, compile=False, remote=None)
     looked_up = build(building, store=work.store, options=only_stored)

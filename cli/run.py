@@ -36,7 +36,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 
 @click.command("run", cls=Command, short_help="Launch kernels and compare with their references.")
 @options.specs_argument()
-@click.option("--emulate", is_flag=True, help="Execute the PTX on the CPU; no GPU is needed.")
+@options.flag("--emulate", "Execute the PTX on the CPU; no GPU is needed.")
 @launching.launch_options
 @options.output_option(
     "FOLDER",

@@ -44,20 +44,19 @@ def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteS
 
 
 remote_option = options.together(
-    click.option(
+    options.option(
         "--remote",
-        "url",
-        metavar="URL",
-        help="URL of the remote store. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
+        "URL",
+        "URL of the remote store. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
+        parameter="url",
     ),
-    click.option(
+    options.option(
         "--timeout",
-        "timeout_s",
+        "SECONDS",
+        "Time limit for one request, in seconds.",
+        parameter="timeout_s",
         type=click.FloatRange(min=0, min_open=True, max=86_400),
         default=_TIMEOUT_S,
-        show_default=True,
-        metavar="SECONDS",
-        help="Time limit for one request, in seconds.",
     ),
     options.packed("settings", required_settings, ("url", "timeout_s")),
 )
@@ -65,8 +64,8 @@ remote_option = options.together(
 
 The command receives it as `settings`. Builds use `remote_options` instead."""
 
-every_option = click.option(
-    "--all", "every", is_flag=True, help="Include all toolchains, not only the installed one."
+every_option = options.flag(
+    "--all", "Include all toolchains, not only the installed one.", parameter="every"
 )
 
 
@@ -115,7 +114,7 @@ def _report_moved(
 
 
 @click.command("export", cls=Command)
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=options.FILE)
 @click.argument("specs", nargs=-1)
 @options.selection_options
 @options.store_option

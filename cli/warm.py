@@ -46,10 +46,10 @@ _folder = click.Path(path_type=Path, file_okay=False)
 @options.expression_option('Select programs that match EXPR, such as "step and b=8".')
 @options.selecting
 @shard_option
-@click.option("--cache-dir", type=_folder, metavar="DIR", help="Fill this folder for JAX.")
-@click.option("--print-env", is_flag=True, help="Print the variables to start programs with.")
-@click.option(
-    "--verify", "verify_dir", type=_folder, metavar="DIR", help="List hits and misses of a folder."
+@options.option("--cache-dir", "DIR", "Fill this folder for JAX.", type=_folder)
+@options.flag("--print-env", "Print the variables to start programs with.")
+@options.option(
+    "--verify", "DIR", "List hits and misses of a folder.", parameter="verify_dir", type=_folder
 )
 @options.file_option(
     "--machine", "With --verify: the machine to compare with.", parameter="machine_file"
@@ -60,11 +60,9 @@ _folder = click.Path(path_type=Path, file_okay=False)
     parameter="results_file",
 )
 @options.executor_option
-@click.option(
-    "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
-)
-@click.option("--frozen", is_flag=True, help="Compile nothing; fail if an artifact is missing.")
-@click.option("--explain", is_flag=True, help="Explain each miss of the store, field by field.")
+@options.fail_fast_option
+@options.frozen_option
+@options.explain_option
 @options.quiet_option
 @options.report_options("problems")
 @given.build_options()

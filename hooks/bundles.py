@@ -16,7 +16,6 @@ replaced atomically once the bundle is complete and signed. After an error it is
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,10 +30,10 @@ from pallasc.hooks.settings import SUFFIX, Setting, compiler_extra, read_setting
 from pallasc.specs.bundle.signature import (
     machine_keys,
     machine_requires,
-    parse_private_key,
     read_policy,
+    read_private_key,
 )
-from pallasc.specs.spelling import nearest, printable, show
+from pallasc.specs.spelling import listed, nearest, printable, show
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 SIGN_KEY = "PALLASC_SIGN_KEY"
 """Environment variable with the path of a private key file."""
 
-_PASSWORD = "PALLASC_KEY_PASSWORD"
 _SHOWN = 10
 _LOCK = "pallasc.lock"
 _SUFFIXES = (".py", ".yaml", ".yml")
@@ -271,13 +269,11 @@ def _check(made: BundleResult, setting: Setting) -> None:
     if not report.exit_code:
         return
     named = [f"{result.variant.id}: {result.error}" for result in report.failed]
-    failures = [*named, *map(str, report.errors)]
-    shown = "".join(f"\n  {text}" for text in failures[:_SHOWN])
-    more = f"\n  and {len(failures) - _SHOWN} more" if len(failures) > _SHOWN else ""
+    shown = "".join(f"\n  {text}" for text in listed([*named, *map(str, report.errors)], _SHOWN))
     failed = len(report.results) - len(report.hits) - len(report.compiled)
     place = setting.at
     raise CompileError(
-        f"{place.label}: {failed} of {len(report.results)} variants failed:{shown}{more}",
+        f"{place.label}: {failed} of {len(report.results)} variants failed:{shown}",
         location=place.location,
     )
 
@@ -287,12 +283,4 @@ def _signed(data: bytes, environ: Mapping[str, str]) -> bytes:
     from pallasc.specs.bundle.verify import signed
 
     name = environ.get(SIGN_KEY)
-    if not name:
-        return data
-    try:
-        text = Path(name).read_bytes()
-    except OSError as error:
-        raise SpecError(f"{SIGN_KEY}: {name} cannot be read: {error.strerror}.") from error
-    password = environ.get(_PASSWORD)
-    key = parse_private_key(text, name, os.fsencode(password) if password else None)
-    return signed(data, key)
+    return signed(data, read_private_key(name, environ, SIGN_KEY)) if name else data

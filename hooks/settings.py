@@ -30,6 +30,7 @@ from pallasc.specs.fields import (
 )
 from pallasc.specs.settings import BUILD_KEYS, toml_lines
 from pallasc.specs.spelling import show
+from pallasc.specs.user_files import read_switch
 
 FILE = "pyproject.toml"
 SUFFIX = ".pallasc"
@@ -38,8 +39,6 @@ _TABLE = ("tool", "pallasc", "bundles")
 _KEYS = (_TABLE[-1], *BUILD_KEYS)
 """Keys of the `tool.pallasc` table; most are for builds (`specs/settings.py`)."""
 _EXTRAS = ("cuda13", "cuda12")
-_OFF = ("", "0", "false", "no", "off")
-_ON = ("1", "true", "yes", "on")
 
 From = Literal["compile", "store", "frozen"]
 """Source of the kernels, as in `pallasc.compiler.builds.bundling.BundleOptions.source`."""
@@ -164,10 +163,8 @@ def _pallasc_table(data: Mapping[str, object]) -> dict[str, object]:
 
 def _frozen_by(environ: Mapping[str, str]) -> str:
     """Return PALLASC_FROZEN as the user wrote it, or "" if it is off."""
-    value = environ.get("PALLASC_FROZEN", "")
-    if value.lower() not in (*_OFF, *_ON):
-        raise SpecError(f"PALLASC_FROZEN is {value!r}.", hint="Set it to 1, or to 0.")
-    return f"PALLASC_FROZEN={value}" if value.lower() in _ON else ""
+    is_frozen = read_switch(environ, "PALLASC_FROZEN")
+    return f"PALLASC_FROZEN={environ['PALLASC_FROZEN']}" if is_frozen else ""
 
 
 def _bundles(value: object, at: Place) -> list[tuple[str, object, Place]]:

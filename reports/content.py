@@ -22,7 +22,7 @@ from pallasc.analysis.sass import Codes
 from pallasc.errors import Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import plain
-from pallasc.specs.spelling import one_line, printable
+from pallasc.specs.spelling import one_line, printable, short_time
 from pallasc.version import installed_version
 
 if TYPE_CHECKING:
@@ -424,14 +424,6 @@ def duration(seconds: float) -> str:
         return f"{seconds:.2g} s"
     rounded = round(seconds)
     return f"{rounded} s" if rounded < 120 else f"{rounded // 60} min {rounded % 60:02} s"
-
-
-def short_time(seconds: float) -> str:
-    """Return the time of a kernel: `12 µs`, `1.4 ms`."""
-    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
-        if seconds * factor < 1000:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 def by(sizes: tuple[int, ...]) -> str:

@@ -25,9 +25,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pallasc.analysis.lines import lines_of
-from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, Occupancy
+from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, Occupancy, work_rows
 from pallasc.analysis.sass import CLASSES, Class, Codes, classify
-from pallasc.reports.content import COLUMNS, Entry, by, counted, number, percent, short_time, size
+from pallasc.reports.content import COLUMNS, Entry, by, counted, number, percent, size
 from pallasc.reports.drawings import draw_maps, draw_plan
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import parse_elf
@@ -44,7 +44,6 @@ _RESERVED_BYTES = 1024
 _MOST_BLOCKS = 16
 """Maximum number of blocks whose memory is drawn individually."""
 _NOT_TILES = {"findings", "status", "limit"}
-_BOUND_BY = {"tensor": "tensor cores", "memory": "memory"}
 _MOST_NAMED = 4
 """Maximum number of instruction classes listed for a loop."""
 _NAME_DIGITS = 16
@@ -181,7 +180,7 @@ def _launch(
         "memory_text": _memory_text(launch, kernel, blocks, artifact),
         "maps": draw_maps(launch),
         "shared": lines.shared_memory if lines is not None else (),
-        "work": list(_work(metrics)),
+        "work": list(work_rows(metrics)),
         "mix": _ranked(metrics.mix or {}),
         "loops": [_loop(loop) for loop in metrics.loops or ()],
     }
@@ -237,29 +236,6 @@ def _memory_text(launch: Launch, kernel: KernelResources, held: int, artifact: A
     )
 
 
-def _work(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
-    """Yield names and values for the work of a launch; the reason if a value is unknown."""
-    work, roofline = metrics.work, metrics.roofline
-    flops = metrics.tensor_flops
-    yield (
-        "Tensor operations",
-        _unknown(metrics, "tensor_flops") if flops is None else _operations(flops),
-    )
-    yield "TMA", _both(work.tma_load_bytes, work.tma_store_bytes, metrics, "tma_load_bytes")
-    yield (
-        "Loads and stores",
-        _both(work.global_load_bytes, work.global_store_bytes, metrics, "global_load_bytes"),
-    )
-    of_flops = roofline.seconds_of_flops
-    parts = f"{size(roofline.least_bytes)} in {short_time(roofline.seconds_of_bytes)}"
-    if of_flops is not None:
-        parts += f", operations in {short_time(of_flops)}"
-    yield (
-        "Roofline bound",
-        f"{short_time(roofline.bound_s)} by {_BOUND_BY[roofline.limited_by]}: {parts}",
-    )
-
-
 def _ranked(mix: Mapping[Class, int]) -> list[Data]:
     """Return the instructions of a kernel by class, the most frequent first."""
     ranked = sorted(mix.items(), key=lambda each: -each[1])
@@ -277,23 +253,6 @@ def _loop(loop: LoopMetrics) -> Data:
         "instructions": sum(loop.mix.values()),
         "note": "waits" if loop.is_wait else ", ".join(named),
     }
-
-
-def _both(loads: int | None, stores: int | None, metrics: KernelMetrics, name: str) -> str:
-    if loads is None or stores is None:
-        return _unknown(metrics, name)
-    return f"{size(loads)} loaded, {size(stores)} stored"
-
-
-def _unknown(metrics: KernelMetrics, name: str) -> str:
-    return f"not known: {metrics.reasons.get(name, 'no reason is given')}"
-
-
-def _operations(count: int) -> str:
-    for factor, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if count >= factor:
-            return f"{count / factor:.3g} {unit}FLOP"
-    return f"{number(count)} FLOP"
 
 
 def _code(

@@ -1,4 +1,4 @@
-"""Text of messages: spelling suggestions, values, and untrusted text made safe for terminals.
+"""Text of messages: suggestions, values, quantities, and untrusted text made safe to print.
 
 Names, messages, and output come from specs, stores, bundles, kernels, and exceptions. Terminals
 execute escape sequences, characters that change the direction of text mislead readers, and CI
@@ -12,6 +12,7 @@ services execute lines that look like commands:
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -101,6 +102,28 @@ def one_of(words: Sequence[str]) -> str:
 def shortened(text: str) -> str:
     """Cut text that is longer than 80 characters."""
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+_TIMES = (("ns", 1e9, 1e-6), ("µs", 1e6, 1e-3), ("ms", 1e3, 1.0), ("s", 1.0, math.inf))
+
+
+def amount(number: float) -> str:
+    """Return a number with four significant digits and an SI prefix: `34.36 G`."""
+    letter, unit = next((each for each in _UNITS if number >= each[1]), _UNITS[-1])
+    return f"{number / unit:.4g} {letter}" if letter else f"{number:.4g} "
+
+
+def short_time(seconds: float) -> str:
+    """Return the time of a kernel with four significant digits: `12.5 µs`."""
+    unit, factor = next(each for each in _TIMES if seconds < each[2])[:2]
+    return f"{seconds * factor:.4g} {unit}"
+
+
+def listed(lines: Sequence[str], most: int) -> list[str]:
+    """Return the first few lines, and a line with the number of the others."""
+    more = len(lines) - most
+    return [*lines[:most], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def show(value: object) -> str:

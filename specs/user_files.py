@@ -4,7 +4,7 @@ A folder is replaced as a whole, unless somebody has edited it. `MARKER` lists a
 files with their SHA-256. A folder with an unlisted or changed file contains somebody's work and is
 not replaced. The new folder is complete before it replaces the old one.
 
-Also finds the folder of the user's settings.
+Also finds the folder of the user's settings, and reads boolean environment variables.
 """
 
 from __future__ import annotations
@@ -104,6 +104,23 @@ def replacing(
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise SpecError(f"{path} cannot be written: {error.strerror}.", hint=hint) from error
+
+
+_OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
+
+
+def read_switch(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
+    """Return the value of a boolean environment variable, `default` if it is not set.
+
+    Raises:
+        SpecError: the value is invalid; a misspelled one must not disable a requirement.
+    """
+    if name not in environ:
+        return default
+    text = environ[name].strip().lower()
+    if text not in (*_OFF, *_ON):
+        raise SpecError(f"{name} is {environ[name]!r}.", hint="Set it to 1 or to 0.")
+    return text in _ON
 
 
 def config_folder() -> Path:

@@ -255,11 +255,13 @@ def _load(bundle: str, job: str, name: str, params: Mapping[str, Any], target: s
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
     from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.manifest import entry_key
 
     opened = open_bundle(bundle)
     if opened.digest != job:
         raise PallascError(f"{bundle} was replaced since the run began.")
-    entry = opened.select(name, params, target)
+    key = entry_key(name, target, params)
+    entry = next(entry for entry in opened.entries(name) if entry.key == key)
     return Route([Candidate(entry.name, dict(entry.params), opened.artifact(entry))])
 
 

@@ -18,9 +18,9 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pallasc.cache.format import size
-from pallasc.cache.manifests import read_switch
 from pallasc.errors import SpecError
 from pallasc.specs.settings import NOTHING_SET, BuildSettings
+from pallasc.specs.user_files import read_switch
 
 URL, WRITE, SIGNED = "PALLASC_REMOTE", "PALLASC_REMOTE_WRITE", "PALLASC_REQUIRE_SIGNED_REMOTE"
 CLOUDS = ("s3", "gs", "az")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -85,10 +85,11 @@ def specs_argument(*, required: bool = True) -> Callable[[F], F]:
     )
 
 
-file_argument = click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-files_argument = click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
-)
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+file_argument = click.argument("file", type=PATH, metavar="FILE")
+files_argument = click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
 
 
 def json_option(what: str) -> Callable[[F], F]:
@@ -98,11 +99,39 @@ def json_option(what: str) -> Callable[[F], F]:
     )
 
 
-def file_option(name: str, text: str, *, parameter: str | None = None) -> Callable[[F], F]:
-    """Return an option for the path of a file, which need not exist."""
-    path = click.Path(path_type=Path, dir_okay=False)
+def option(
+    name: str, metavar: str | None, text: str, *, parameter: str | None = None, **settings: Any
+) -> Callable[[F], F]:
+    """Return an option with a value; its help shows the default, if any.
+
+    Args:
+        name: the option, such as "--flops".
+        metavar: name of the value in the help; None for its type.
+        text: the help.
+        parameter: the command's parameter, if its name differs.
+        settings: as for `click.option`.
+    """
     names = [name, *([parameter] if parameter else [])]
-    return click.option(*names, type=path, metavar="FILE", help=text)
+    shows = settings.get("default") is not None and settings["default"] != ""
+    return click.option(*names, metavar=metavar, help=text, show_default=shows, **settings)
+
+
+def flag(name: str, text: str, *, parameter: str | None = None) -> Callable[[F], F]:
+    """Return an option without a value; for arguments, see `option`."""
+    names = [name, *([parameter] if parameter else [])]
+    return click.option(*names, is_flag=True, help=text)
+
+
+def choice_option(
+    name: str, choices: Sequence[str], text: str, **settings: Any
+) -> Callable[[F], F]:
+    """Return an option whose value is one of a few; for arguments, see `option`."""
+    return option(name, None, text, type=click.Choice(choices), **settings)
+
+
+def file_option(name: str, text: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option for the path of a file, which need not exist; see `option`."""
+    return option(name, "FILE", text, type=FILE, **settings)
 
 
 def output_option(
@@ -113,27 +142,9 @@ def output_option(
     return click.option("-o", "--output", type=path, metavar=metavar, required=required, help=text)
 
 
-WholeNumber = click.IntRange
-
-
-def count_option(
-    name: str,
-    text: str,
-    *,
-    parameter: str | None = None,
-    least: int = 1,
-    default: int | None = None,
-) -> Callable[[F], F]:
-    """Return an option for an integer."""
-    return click.option(
-        name,
-        *([parameter] if parameter else []),
-        type=WholeNumber(least),
-        default=default,
-        show_default=default is not None,
-        metavar="N",
-        help=text,
-    )
+def count_option(name: str, text: str, *, least: int = 1, **settings: Any) -> Callable[[F], F]:
+    """Return an option for an integer of at least `least`; see `option`."""
+    return option(name, "N", text, type=click.IntRange(least), **settings)
 
 
 def _complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
@@ -144,27 +155,24 @@ def _complete_target(_: click.Context, __: click.Parameter, incomplete: str) -> 
 
 def expression_option(text: str) -> Callable[[F], F]:
     """Return the `-k` option with a help text."""
-    return click.option("-k", "expression", metavar="EXPR", help=text)
+    return option("-k", "EXPR", text, parameter="expression")
 
 
-def select_by(*, target: str, expression: str) -> Callable[[F], F]:
-    """Return the `--target` and `-k` options; `target` and `expression` are parts of their help."""
-    return together(
-        click.option(
-            "--target",
-            "targets",
-            multiple=True,
-            metavar="NAME",
-            shell_complete=_complete_target,
-            help=f"{target}; repeatable.",
-        ),
-        expression_option(f"Select variants that match EXPR{expression}."),
+def target_option(text: str) -> Callable[[F], F]:
+    """Return the `--target` option with a help text."""
+    return option(
+        "--target",
+        "NAME",
+        f"{text}; repeatable.",
+        parameter="targets",
+        multiple=True,
+        shell_complete=_complete_target,
     )
 
 
-_variants = select_by(
-    target="Use this model or architecture",
-    expression=', such as "matmul and m=64"',
+_variants = together(
+    target_option("Use this model or architecture"),
+    expression_option('Select variants that match EXPR, such as "matmul and m=64".'),
 )
 
 selecting = packed("selection", Selection, Selection._fields)
@@ -175,29 +183,25 @@ variant_options = together(_variants, selecting)
 
 selection_options = together(
     _variants,
-    click.option(
-        "--all-points",
-        is_flag=True,
-        help="Select all points of tuned kernels, not only those in their tuning tables.",
+    flag(
+        "--all-points", "Select all points of tuned kernels, not only those in their tuning tables."
     ),
     selecting,
 )
 
 bundle_selection_options = together(
-    select_by(
-        target="Select variants for this model or architecture",
-        expression=", as in pallasc build",
-    ),
+    target_option("Select variants for this model or architecture"),
+    expression_option("Select variants that match EXPR, as in pallasc build."),
     selecting,
 )
 
-store_option = click.option(
+store_option = option(
     "--store",
-    "store_root",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
+    "PATH",
+    "Folder of the store. Default: $PALLASC_CACHE_DIR, or ~/.cache/pallasc.",
+    parameter="store_root",
+    type=PATH,
     envvar="PALLASC_CACHE_DIR",
-    help="Folder of the store. Default: $PALLASC_CACHE_DIR, or ~/.cache/pallasc.",
 )
 
 
@@ -206,13 +210,19 @@ def lock_option(what: str) -> Callable[[F], F]:
     return file_option("--lock", f"{what}. Default: ./pallasc.lock.")
 
 
+frozen_option = flag("--frozen", "Compile nothing; fail if an artifact is missing.")
+
 frozen_options = together(
-    click.option("--frozen", is_flag=True, help="Compile nothing; fail if an artifact is missing."),
-    click.option("--locked", is_flag=True, help="Fail if anything differs from the lock file."),
+    frozen_option,
+    flag("--locked", "Fail if anything differs from the lock file."),
     lock_option("Path of the lock file"),
 )
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
+explain_option = flag("--explain", "Explain each miss of the store, field by field.")
+fail_fast_option = click.option(
+    "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
+)
 
 
 def _outputs(**given: Any) -> Outputs:
@@ -228,10 +238,8 @@ def report_options(problems: str, *more: Callable[[Any], Any]) -> Callable[[F], 
         problems: completes "Print ... as annotations".
         more: options for other reports.
     """
-    annotations = click.option(
-        "--annotations",
-        type=click.Choice(["github"]),
-        help=f"Print {problems} as annotations for GitHub.",
+    annotations = choice_option(
+        "--annotations", ["github"], f"Print {problems} as annotations for GitHub."
     )
     junit = file_option("--junit", "Write the report as JUnit XML; - for stdout.")
     names = ("as_json", "junit", "annotations", "sarif")
@@ -301,20 +309,20 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
     return text.strip()
 
 
-executor_option = click.option(
+executor_option = option(
     "--executor",
+    "ADDRESS",
+    'Compile on Dask: dask://HOST:8786, dask+tls://HOST:8786, or "dask:" (a local cluster).',
     callback=_executor,
     envvar="PALLASC_EXECUTOR",
-    metavar="ADDRESS",
-    help='Compile on Dask: dask://HOST:8786, dask+tls://HOST:8786, or "dask:" (a local cluster).',
 )
 
-fail_on_warning_option = click.option(
+fail_on_warning_option = option(
     "--fail-on-warning",
+    "PATTERN",
+    "Fail on warnings that match this regex.",
     multiple=True,
     callback=_patterns,
-    metavar="PATTERN",
-    help="Fail on warnings that match this regex.",
 )
 
 
@@ -376,14 +384,13 @@ def _limit_options(
     """
     end = ". Default: no limit" if seconds is None else "; 0 or none for no limit"
     return together(
-        click.option(
+        option(
             "--timeout",
-            "timeout_s",
+            "SECONDS",
+            f"Stop {what} after this many seconds{end}.",
+            parameter="timeout_s",
             callback=read_by(_seconds),
-            metavar="SECONDS",
             default=None if seconds is None else str(seconds),
-            show_default=seconds is not None,
-            help=f"Stop {what} after this many seconds{end}.",
         ),
         click.option(
             "--memory",
@@ -419,11 +426,10 @@ def _remote_of_build(remote: str | None, remote_write: bool | None) -> RemoteSet
 
 
 _remote_options = together(
-    click.option(
+    option(
         "--remote",
-        metavar="URL",
-        help='Read this remote store; "none" disables it. Default: '
-        "$PALLASC_REMOTE, or pyproject.toml.",
+        "URL",
+        'Read this remote store; "none" disables it. Default: $PALLASC_REMOTE, or pyproject.toml.',
     ),
     click.option(
         "--remote-write/--no-remote-write",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +20,11 @@ from pallasc.errors import Location, NotCachedError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.check import Candidate
     from pallasc.cli.output.progress import Progress, ResultLine
     from pallasc.compiler.builds.collect import Selection as Selected
     from pallasc.compiler.builds.collect import Shard, Share, SpecReader
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
@@ -113,30 +112,8 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
     return bundles
 
 
-class Compiled(NamedTuple):
-    """A compiled variant.
-
-    Attributes:
-        variant: known facts about the variant, without function and reference.
-        artifact: the artifact.
-        action_key: action key of the artifact, None in a bundle.
-    """
-
-    variant: Variant
-    artifact: Artifact
-    action_key: str | None = None
-
-    def candidate(self) -> Candidate:
-        """Return this variant for a check without source."""
-        from pallasc.checks.check import Candidate
-
-        if self.action_key is not None:
-            return Candidate(self.action_key, self.artifact, self.action_key)
-        return Candidate(self.variant.id, self.artifact, origin=self.variant.location)
-
-
-def read_bundled(files: Sequence[Path], selection: Selection) -> list[Compiled]:
-    """Return the selected variants of bundles with their artifacts.
+def read_bundled(files: Sequence[Path], selection: Selection) -> list[VariantResult]:
+    """Return the selected variants of bundles as hits.
 
     The bundles stay open, because launched kernels are read from them on load.
 
@@ -154,26 +131,26 @@ def read_bundled(files: Sequence[Path], selection: Selection) -> list[Compiled]:
         bundle = open_bundle(file)
         bundle.check_policy(policy)
         for entry in selected_entries(bundle, selection):
-            artifact = bundle.artifact(entry)
             place = Location(str(file))
-            found.append(_carried(entry.name, entry.params, artifact, place))
+            found.append(_hit(entry.name, dict(entry.params), bundle.artifact(entry), place))
     return found
 
 
-def _carried(
+def _hit(
     name: str,
-    params: Iterable[tuple[str, Any]],
+    params: Mapping[str, Any],
     artifact: Artifact,
     place: Location,
     action_key: str | None = None,
-) -> Compiled:
-    """Return a compiled variant of a bundle or store; it has no function and no reference."""
+) -> VariantResult:
+    """Return a variant of a bundle or store; it has no function and no reference."""
+    from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.gpus import target_of_record
     from pallasc.specs.spec import Budget, Variant
 
     variant = Variant(
         name=name,
-        params=tuple(params),
+        params=tuple(params.items()),
         target=target_of_record(artifact.target),
         entry="",
         args={},
@@ -185,19 +162,11 @@ def _carried(
         location=place,
         base_dir="",
     )
-    return Compiled(variant, artifact, action_key)
+    return VariantResult(variant, "hit", action_key=action_key, artifact=artifact)
 
 
-def report_of(compiled: Iterable[Compiled]) -> Report:
-    """Return a build report with compiled variants as hits."""
-    from pallasc.compiler.builds.report import Report, VariantResult
-
-    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
-    return Report(tuple(results), 0.0)
-
-
-def stored(text: str, store: Store) -> Compiled:
-    """Return the stored artifact for an action key or a digest, or its first digits.
+def stored(text: str, store: Store) -> VariantResult:
+    """Return the stored artifact for an action key or a digest, or its first digits, as a hit.
 
     Raises:
         SpecError: it is not a key, or has too few digits.
@@ -217,8 +186,8 @@ def stored(text: str, store: Store) -> Compiled:
         raise NotCachedError(f"the store has no artifact {key}.", hint=_HINT)
     listed = artifacts(store, key_prefix=key)
     about = next((about for each in listed for about in each.variants if about.name), None)
-    name, params = (about.name, tuple(about.params.items())) if about else (key, ())
-    return _carried(name, params, artifact, Location(key), key)
+    name, params = (about.name, about.params) if about else (key, {})
+    return _hit(name, params, artifact, Location(key), key)
 
 
 class Target(NamedTuple):
@@ -353,13 +322,17 @@ class Work:
         """The store, opened when it is first needed."""
         return open_store(self.store_root)
 
-    def progress(
-        self, *, hits: bool = False, line: ResultLine | None = None
-    ) -> AbstractContextManager[Progress]:
-        """Return the progress of this command; for arguments, see `Progress`."""
-        from pallasc.cli.output.progress import store_progress
+    @contextmanager
+    def progress(self, *, hits: bool = False, line: ResultLine | None = None) -> Iterator[Progress]:
+        """Yield the progress of this command, which also prints the store's warnings.
 
-        return store_progress(self.store, hits=hits, quiet=self.quiet, line=line)
+        For arguments, see `Progress`.
+        """
+        from pallasc.cli.output.progress import stderr_progress
+
+        with stderr_progress(hits=hits, quiet=self.quiet, line=line) as progress:
+            self.store.warn_by(lambda text: progress.say(f"warning: {text}"))
+            yield progress
 
     def reader(
         self,
@@ -448,8 +421,8 @@ class Work:
             progress.screen.write(f"{summary(report, progress.screen)}\n")
         return report
 
-    def compiled(self) -> list[Compiled] | None:
-        """Return the compiled variants that the arguments name, None if they are specs.
+    def compiled(self) -> Report | None:
+        """Return the compiled variants that the arguments name as hits, None for specs.
 
         Raises:
             SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key
@@ -457,8 +430,10 @@ class Work:
             NotCachedError: the store has nothing under a key.
             click.UsageError: keys are combined with options that select variants.
         """
+        from pallasc.compiler.builds.report import Report
+
         if bundles := bundle_files(self.specs):
-            return read_bundled(bundles, self.selection)
+            return Report(tuple(read_bundled(bundles, self.selection)), 0.0)
         if not any(map(is_key, self.specs)):
             return None
         given = {"-k": self.selection.expression, "--target": self.selection.targets}
@@ -467,7 +442,7 @@ class Work:
                 f"{name} chooses variants of specs and bundles, and an action key is one variant "
                 f"already: leave {name} out."
             )
-        return [stored(spec, self.store) for spec in self.specs]
+        return Report(tuple(stored(spec, self.store) for spec in self.specs), 0.0)
 
 
 def _shard(text: str) -> Shard:
@@ -476,21 +451,21 @@ def _shard(text: str) -> Shard:
     return parse_shard(text)
 
 
-shard_option = click.option(
+shard_option = options.option(
     "--shard",
+    "K/N",
+    "Run shard K of N, e.g. 3/8. All N need the same lock file.",
     callback=read_by(_shard),
-    metavar="K/N",
-    help="Run shard K of N, e.g. 3/8. All N need the same lock file.",
 )
 
 
 input_options = together(
-    click.option(
+    options.option(
         "--input",
-        "inputs",
+        "NAME=FILE",
+        "Read an input from a .npy file, or from a .npz file that contains it; repeatable.",
+        parameter="inputs",
         multiple=True,
-        metavar="NAME=FILE",
-        help="Read an input from a .npy file, or from a .npz file that contains it; repeatable.",
     ),
     file_option(
         "--inputs",
@@ -578,7 +553,7 @@ def build_options(
     jobs = click.option(
         "-j",
         "--jobs",
-        type=options.WholeNumber(1),
+        type=click.IntRange(1),
         metavar="N",
         help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
     )

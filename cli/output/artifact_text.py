@@ -32,6 +32,7 @@ from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts import plan as plans
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.canonical import digest
+from pallasc.specs.spelling import amount
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics import KernelMetrics, LoopMetrics
@@ -254,8 +255,6 @@ def _dim(values: plans.Dim3 | tuple[int, ...]) -> str:
 
 _WIDTH = 80
 _NAME = 14
-_TIMES = (("ns", 1e9, 1e-6), ("µs", 1e6, 1e-3), ("ms", 1e3, 1.0), ("s", 1.0, math.inf))
-_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
 def metrics_text(metrics: KernelMetrics) -> str:
@@ -277,6 +276,8 @@ def metrics_text(metrics: KernelMetrics) -> str:
 
 
 def _rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
+    from pallasc.analysis.metrics import work_rows
+
     occupancy, limits = metrics.occupancy, " and ".join(metrics.occupancy.limited_by)
     yield "grid", _grid(metrics)
     yield (
@@ -285,8 +286,7 @@ def _rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
         f"{occupancy.most_warps_per_sm} warps an SM; limited by {limits}",
     )
     yield "waves", f"{occupancy.waves:.3g}"
-    yield from _work(metrics)
-    yield "bound", _bound(metrics)
+    yield from work_rows(metrics)
     if metrics.instructions is not None:
         yield "instructions", f"{metrics.instructions:,}: {_mix(metrics.mix or {})}"
 
@@ -295,32 +295,6 @@ def _grid(metrics: KernelMetrics) -> str:
     blocks = count(math.prod(metrics.grid), "block")
     cluster = f" in clusters of {math.prod(metrics.cluster)}" if metrics.cluster else ""
     return f"{blocks}{cluster} of {math.prod(metrics.block)} threads"
-
-
-def _work(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
-    work, reasons = metrics.work, metrics.reasons
-    if work.tensor_flops is None:
-        yield "tensor cores", f"unknown: {reasons['tensor_flops']}"
-    elif work.tensor_flops:
-        each = (f"{amount(n)}FLOP in {kind}" for kind, n in work.tensor_flops.items())
-        yield "tensor cores", ", ".join(each)
-    for name, kind in (("TMA", "tma"), ("global memory", "global")):
-        loads, stores = (getattr(work, f"{kind}_{way}_bytes") for way in ("load", "store"))
-        if loads is None and stores is None:
-            yield name, f"unknown: {reasons[f'{kind}_load_bytes']}"
-        elif loads or stores or None in (loads, stores):
-            texts = ("unknown" if n is None else f"{amount(n)}B" for n in (loads, stores))
-            yield name, "{} loaded, {} stored".format(*texts)
-
-
-def _bound(metrics: KernelMetrics) -> str:
-    roofline = metrics.roofline
-    memory = f"{amount(roofline.least_bytes)}B of arrays take {_time(roofline.seconds_of_bytes)}"
-    if roofline.seconds_of_flops is None:
-        return f"at least {_time(roofline.bound_s)}: {memory} (tensor cores unknown)"
-    tensor = f"tensor cores {_time(roofline.seconds_of_flops)}"
-    both = f"{memory}, {tensor}" if roofline.seconds_of_flops else memory
-    return f"at least {_time(roofline.bound_s)}: {both}"
 
 
 def _loops(loops: tuple[LoopMetrics, ...]) -> list[str]:
@@ -346,17 +320,6 @@ def _mix(mix: Mapping[Class, int], most: int | None = None) -> str:
     first = [name for name in mix if name in ("tensor", "tma", "local")]
     others = sorted((n for n in mix if n not in first), key=lambda name: -mix[name])
     return ", ".join(f"{name} {mix[name]:,}" for name in [*first, *others][:most])
-
-
-def amount(number: float) -> str:
-    """Return a number with four significant digits and an SI prefix: `34.36 G`."""
-    letter, unit = next((each for each in _UNITS if number >= each[1]), _UNITS[-1])
-    return f"{number / unit:.4g} {letter}" if letter else f"{number:.4g} "
-
-
-def _time(seconds: float) -> str:
-    unit, factor = next(each for each in _TIMES if seconds < each[2])[:2]
-    return f"{seconds * factor:.4g} {unit}"
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=,@+\[\].-]|^[.-]|\.$")

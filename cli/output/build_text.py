@@ -19,7 +19,7 @@ from pallasc.cli.output.text import (
     error_text,
     first_of,
 )
-from pallasc.specs.spelling import one_line, printable
+from pallasc.specs.spelling import listed, one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -208,10 +208,7 @@ def unfinished(run: Run) -> Iterator[str]:
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     """Return a title and the first few lines below it; nothing without lines."""
-    shown = [f"  {line}" for line in lines[:_MOST_LISTED]]
-    if len(lines) > _MOST_LISTED:
-        shown.append(f"  and {len(lines) - _MOST_LISTED:,} more")
-    return [f"{title}:", *shown] if lines else []
+    return [f"{title}:", *(f"  {line}" for line in listed(lines, _MOST_LISTED))] if lines else []
 
 
 def _why(outcome: Outcome) -> str:

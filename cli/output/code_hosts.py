@@ -30,7 +30,7 @@ from pallasc.cli.output.check_text import finding_lines, interrupted_lines, plac
 from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, grouped
 from pallasc.cli.output.text import count, first_of, relative_file
 from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.spelling import one_line, printable
+from pallasc.specs.spelling import listed, one_line, printable
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, Place, Rule
@@ -115,8 +115,7 @@ def _failure(group: Sequence[Outcome]) -> Annotation:
     parts = [str(error or ""), *output_tail(first)]
     reasons = {each.error.reason or each.error.message for each in group if each.error}
     if len(reasons) > 1:
-        parts += [f"{each.id}: {each.message}" for each in others[:_NAMED]]
-        parts += [f"and {len(others) - _NAMED:,} more"] if len(others) > _NAMED else []
+        parts += listed([f"{each.id}: {each.message}" for each in others], _NAMED)
     elif others:
         parts.append(f"Variants: {names(group)}")
     places = [error.location if error else None, first.place]

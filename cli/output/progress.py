@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -33,7 +32,6 @@ from pallasc.specs.spelling import one_line, printable
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from pallasc.cache.store import Store
     from pallasc.errors import SpecError
     from pallasc.specs.spec import Variant
 
@@ -447,13 +445,3 @@ def stderr_progress(*, quiet: bool = False, **settings: Any) -> Progress:
     screen = stderr_screen()
     kind = Progress if quiet or not screen.live else Live
     return kind(screen, quiet=quiet, **settings)
-
-
-@contextmanager
-def store_progress(
-    store: Store, *, hits: bool, quiet: bool, line: ResultLine | None
-) -> Iterator[Progress]:
-    """Yield this process's progress, which also prints the store's warnings."""
-    with stderr_progress(hits=hits, quiet=quiet, line=line) as progress:
-        store.warn_by(lambda text: progress.say(f"warning: {text}"))
-        yield progress

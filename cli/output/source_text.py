@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.artifacts.source_lines import KernelLines
-    from pallasc.specs.spec import Variant
 
     Found = SourceLines | PallascError
 
@@ -250,22 +249,20 @@ def found_lines(
     return {each.variant.id: lines for each, lines in zip(compiled, found, strict=True)}
 
 
-def held_lines(
-    compiled: Iterable[tuple[Variant, Artifact, str | None]], store: Store
-) -> FoundLines:
+def held_lines(results: Iterable[VariantResult], store: Store) -> FoundLines:
     """Return the stored or bundled source lines of artifacts that come without source."""
     from pallasc.analysis.lines import read_source_lines
 
     found: dict[str, Found] = {}
-    for variant, artifact, action_key in compiled:
-        if action_key is None:
-            lines, where = artifact.source_lines, "its bundle"
+    for result in results:
+        if result.action_key is None:
+            lines, where = result.artifact and result.artifact.source_lines, "its bundle"
             hint = "Make the bundle with: pallasc bundle create --lines"
         else:
-            lines, where = read_source_lines(store, action_key), "the store"
+            lines, where = read_source_lines(store, result.action_key), "the store"
             hint = "Find them where its spec is: pallasc inspect SPECS --lines"
-        missing = f"{variant.id}: {where} has no source lines of it."
-        found[variant.id] = lines or NotCachedError(missing, hint=hint)
+        missing = f"{result.variant.id}: {where} has no source lines of it."
+        found[result.variant.id] = lines or NotCachedError(missing, hint=hint)
     return found
 
 

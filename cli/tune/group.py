@@ -12,11 +12,11 @@ from pallasc.cli.arguments import options
 from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.arguments.variants import Selectable, Target
-from pallasc.cli.output.artifact_text import amount
 from pallasc.cli.output.text import count, echo, json_text, table
 from pallasc.cli.tune import pick, run
 from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import MODELS
+from pallasc.specs.spelling import amount
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Row, use_text
 

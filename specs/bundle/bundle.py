@@ -1,4 +1,4 @@
-"""An open bundle: kernels by name, variants by key, artifacts."""
+"""An open bundle: kernels by name, their variants, artifacts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pallasc.errors import CorruptError, SelectionError
+from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact, ArtifactRecord
 from pallasc.specs.bundle.format import MAX_RECORD_BYTES, BlobRow, Extent, Kind, sha256
 from pallasc.specs.bundle.manifest import (
@@ -15,7 +15,6 @@ from pallasc.specs.bundle.manifest import (
     Item,
     Provenance,
     arrays_of,
-    entry_key,
     is_name,
     parse_provenance,
 )
@@ -28,9 +27,8 @@ from pallasc.specs.bundle.signature import (
     check_signatures,
     parse_signatures,
 )
-from pallasc.specs.canonical import canonical_json, parse_json, variant_id
-from pallasc.specs.gpus import DEFAULT_MODELS, target_of_record
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import canonical_json, parse_json
+from pallasc.specs.gpus import target_of_record
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines
@@ -143,19 +141,9 @@ class Bundle:
                 number = max(number + 1, self.reader.find(name + b"\1"))
         return names
 
-    def entries(
-        self, name: str | None = None, *, target: str | None = None, arch: str | None = None
-    ) -> Iterator[Entry]:
-        """Yield entries in the order of their keys.
-
-        Args:
-            name: only entries of this kernel; no others are read.
-            target: only entries for this model.
-            arch: only entries for this architecture.
-        """
+    def entries(self, name: str | None = None) -> Iterator[Entry]:
+        """Yield entries in the order of their keys; of one kernel, only its own are read."""
         prefix = b"" if name is None else name.encode("utf-8", "replace") + b"\0"
-        if name is not None and target is not None:
-            prefix += target.encode("utf-8", "replace") + b"\0"
         with self.reader.naming():
             number = self.reader.find(prefix)
         while number < len(self):
@@ -163,38 +151,8 @@ class Bundle:
                 if not self.reader.key(number).startswith(prefix):
                     return
                 entry = self.reader.entry(number)
-            if target in (None, entry.target) and arch in (None, entry.arch):
-                yield entry
+            yield entry
             number += 1
-
-    def find(self, name: str, params: Mapping[str, Scalar], target: str) -> Entry | None:
-        """Return the entry of a variant, None if there is none.
-
-        Args:
-            name: the kernel.
-            params: all its parameters, in any order.
-            target: a model, or an architecture, which means its default model.
-        """
-        key = entry_key(name, DEFAULT_MODELS.get(target, target), params)
-        with self.reader.naming():
-            number = self.reader.find(key)
-            if number < len(self) and self.reader.key(number) == key:
-                return self.reader.entry(number)
-        return None
-
-    def select(self, name: str, params: Mapping[str, Scalar], target: str) -> Entry:
-        """Return the entry of a variant; see `find` for the arguments.
-
-        Raises:
-            SelectionError: there is none.
-        """
-        entry = self.find(name, params, target)
-        if entry is None:
-            raise SelectionError(
-                f"{self.name} has no variant {variant_id(name, params.items(), target)}.",
-                hint="pallasc list shows its variants.",
-            )
-        return entry
 
     def artifact(self, entry: Entry) -> Artifact:
         """Return the artifact of an entry as it ships; its blobs are read on demand.

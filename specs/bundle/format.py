@@ -161,25 +161,13 @@ class Head(NamedTuple):
     minor: int
     head_bytes: int
     body_end: int
-    catalog_at: int
-    catalog_bytes: int
-    provenance_at: int
-    provenance_bytes: int
+    catalog: Extent
+    provenance: Extent
     content: bytes
     catalog_digest: bytes
     provenance_digest: bytes
     body_digest: bytes
     root: bytes = bytes(_DIGEST_BYTES)
-
-    @property
-    def catalog(self) -> Extent:
-        """Extent of the catalog."""
-        return Extent(self.catalog_at, self.catalog_bytes)
-
-    @property
-    def provenance(self) -> Extent:
-        """Extent of the provenance."""
-        return Extent(self.provenance_at, self.provenance_bytes)
 
 
 class Kind(IntEnum):
@@ -246,7 +234,7 @@ def sha256(data: bytes | memoryview) -> bytes:
 
 def pack_head(head: Head) -> bytes:
     """Return the bytes of a head of this version."""
-    data = _HEAD.pack(MAGIC, MAJOR, *head[:-1])
+    data = _HEAD.pack(MAGIC, MAJOR, *head[:3], *head.catalog, *head.provenance, *head[5:-1])
     return data + sha256(data)
 
 
@@ -278,17 +266,19 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
     covered, root = start[: head_bytes - _DIGEST_BYTES], start[:head_bytes][-_DIGEST_BYTES:]
     if sha256(covered) != root:
         raise CorruptError(f"{name} is damaged: its head does not match its digest.")
-    head = Head._make((*_HEAD.unpack_from(covered)[2:], root))
-    if head.body_end > size:
-        raise _cut_off(name, size, head.body_end)
+    body_end, *places = _HEAD.unpack_from(covered)[4:]
+    catalog, provenance, digests = Extent(*places[:2]), Extent(*places[2:4]), places[4:]
+    head = Head._make((minor, head_bytes, body_end, catalog, provenance, *digests, root))
+    if body_end > size:
+        raise _cut_off(name, size, body_end)
     for label, part, most in (
-        ("catalog", head.catalog, MAX_CATALOG_BYTES),
-        ("provenance", head.provenance, MAX_PROVENANCE_BYTES),
+        ("catalog", catalog, MAX_CATALOG_BYTES),
+        ("provenance", provenance, MAX_PROVENANCE_BYTES),
     ):
-        if not head_bytes <= part.at <= part.end <= head.body_end:
+        if not head_bytes <= part.at <= part.end <= body_end:
             raise CorruptError(
                 f"{name} is damaged: its {label} (bytes {part.at} to {part.end}) ends after its "
-                f"content, which has {head.body_end} bytes."
+                f"content, which has {body_end} bytes."
             )
         if part.size > most:
             raise CorruptError(f"{name} has a {label} of {part.size} bytes: too many.")

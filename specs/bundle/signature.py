@@ -19,14 +19,14 @@ import base64
 import binascii
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.errors import CorruptError, Location, SpecError, ToolError
 from pallasc.specs.canonical import digest
-from pallasc.specs.user_files import config_folder
+from pallasc.specs.user_files import config_folder, read_switch
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
 REQUIRE = "PALLASC_REQUIRE_SIGNATURE"
 TRUSTED = "PALLASC_TRUSTED_KEYS"
+PASSWORD = "PALLASC_KEY_PASSWORD"
 
 _MAX_SIGNATURES = 64
 _ALGORITHM = b"ed25519\0"
@@ -44,10 +45,6 @@ MAX_SIGNATURES_BYTES = _MAX_SIGNATURES * _RECORD.size
 _MESSAGE = b"pallasc bundle 1\n"
 _PREFIX = "ed25519:"
 _KEY_BYTES = 32
-_SWITCH = {
-    **dict.fromkeys(("", "0", "false", "no", "off"), False),
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +239,34 @@ def parse_private_key(data: bytes, file: str, password: bytes | None = None) -> 
     return key
 
 
+def read_private_key(file: str, environ: Mapping[str, str], source: str) -> Ed25519PrivateKey:
+    """Return the private key in a file, decrypted with `$PALLASC_KEY_PASSWORD`.
+
+    Args:
+        file: its path.
+        environ: environment variables.
+        source: origin of the path for messages.
+
+    Raises:
+        SpecError: it cannot be read, or see `parse_private_key`.
+        ToolError: the cryptography package is missing.
+    """
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise SpecError(
+            f"{source}: {file} cannot be read: {error.strerror}.",
+            hint="Give a key that pallasc bundle keygen made.",
+        ) from error
+    return parse_private_key(data, file, key_password(environ))
+
+
+def key_password(environ: Mapping[str, str]) -> bytes | None:
+    """Return the password of private keys, None if there is none."""
+    text = environ.get(PASSWORD)
+    return os.fsencode(text) if text else None
+
+
 def parse_public_keys(text: str, file: str) -> tuple[PublicKey, ...]:
     """Parse a file of public keys.
 
@@ -369,12 +394,7 @@ def machine_requires() -> bool:
     Raises:
         SpecError: the variable of the environment has an unknown value.
     """
-    text = os.environ.get(REQUIRE, "")
-    # A misspelled value must not disable the requirement.
-    required = _SWITCH.get(text.strip().lower())
-    if required is None:
-        raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")
-    return required
+    return read_switch(os.environ, REQUIRE)
 
 
 def _machine_demand() -> Demand:

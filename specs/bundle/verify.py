@@ -246,7 +246,7 @@ def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
     }
     for arch, api, package in sorted(needs):
         text = f"it needs driver {package} or newer (CUDA {api or 'unknown'})"
-        if newest is not None and _version(api) > _version(newest):
+        if newest is not None and version_of(api) > version_of(newest):
             text += f", and the limit is CUDA {newest}"
             yield Finding("error", "driver", arch, text)
         else:
@@ -263,7 +263,8 @@ def _unused(entries: Iterable[Entry]) -> Iterator[Finding]:
             yield Finding("warning", "tuning", entry.id, text)
 
 
-def _version(text: str) -> tuple[int, ...]:
+def version_of(text: str) -> tuple[int, ...]:
+    """Return a version as numbers to compare; other parts count as 0."""
     return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
 
 

@@ -393,7 +393,7 @@ class _Body:
                 f"the catalog is {len(catalog)} bytes; the limit is {MAX_CATALOG_BYTES}.",
                 hint="Split the bundle, or shorten the names of kernels and parameters.",
             )
-        places = (*self._append(catalog), *self._append(origins))
+        places = self._append(catalog), self._append(origins)
         head = Head(
             _minor(entries),
             HEAD_BYTES,

@@ -31,10 +31,8 @@ HEAD = Head(
     minor=0,
     head_bytes=HEAD_BYTES,
     body_end=1000,
-    catalog_at=300,
-    catalog_bytes=500,
-    provenance_at=800,
-    provenance_bytes=200,
+    catalog=Extent(300, 500),
+    provenance=Extent(800, 200),
     content=sha256(b"content"),
     catalog_digest=sha256(b"catalog"),
     provenance_digest=sha256(b"provenance"),
@@ -46,7 +44,7 @@ def _with_root(data: bytes) -> bytes:
     return data[:-32] + sha256(data[:-32])
 
 
-def _changed(**fields: int) -> bytes:
+def _changed(**fields: int | Extent) -> bytes:
     return pack_head(HEAD._replace(**fields))  # type: ignore[arg-type]
 
 
@@ -88,11 +86,11 @@ def test_another_major_version_is_refused_by_its_number(major: int, hint: str) -
         (MAGIC, 8, "x is cut off: it has 8 bytes of 216 or more"),
         (pack_head(HEAD)[:100], 100, "x is cut off: it has 100 bytes of 216"),
         (pack_head(HEAD), 999, "x is cut off: it has 999 bytes of 1000"),
-        (_changed(catalog_at=300, catalog_bytes=701), 1000, r"catalog \(bytes"),
-        (_changed(catalog_at=0, catalog_bytes=5), 1000, r"catalog \(bytes 0"),
-        (_changed(provenance_at=2**63, provenance_bytes=2**63), 1000, r"provenance \(bytes"),
-        (_changed(body_end=2**40, provenance_at=300, provenance_bytes=2**21), 2**40, "too many"),
-        (_changed(body_end=2**40, catalog_bytes=2**27, provenance_bytes=0), 2**40,
+        (_changed(catalog=Extent(300, 701)), 1000, r"catalog \(bytes"),
+        (_changed(catalog=Extent(0, 5)), 1000, r"catalog \(bytes 0"),
+        (_changed(provenance=Extent(2**63, 2**63)), 1000, r"provenance \(bytes"),
+        (_changed(body_end=2**40, provenance=Extent(300, 2**21)), 2**40, "too many"),
+        (_changed(body_end=2**40, catalog=Extent(300, 2**27), provenance=Extent(800, 0)), 2**40,
          "a catalog of 134217728 bytes: too many"),
         (pack_head(HEAD)[:12] + b"\0\0\0\0" + bytes(300), 1000, "its head has 0 bytes"),
         (pack_head(HEAD)[:12] + b"\xff\xff\0\0" + bytes(300), 1000, "its head has 65535 bytes"),

@@ -33,14 +33,15 @@ class CountingSource(MemorySource):
 
 
 def _load(bundle: Bundle, entry: Entry) -> tuple[str, bytes]:
-    found = bundle.select(entry.name, dict(entry.params), entry.target)
+    found = next(own for own in bundle.entries(entry.name) if own.key == entry.key)
     artifact = bundle.artifact(found)
     return artifact.digest, artifact.cubin()
 
 
 def test_a_kernel_is_loaded_when_every_byte_that_is_not_its_own_is_destroyed() -> None:
     data = build_bundle(make_items(150, names=("norm", "scale")))
-    entry = open_bundle(data).select("norm", {"m": 16 * 77, "dtype": "bf16"}, "h100-sxm")
+    name = "norm[m=1232,dtype=bf16]@h100-sxm"
+    (entry,) = (own for own in open_bundle(data).entries("norm") if own.id == name)
     source = CountingSource(data)
     expected = _load(Bundle(source, "x"), entry)
     touched = bytearray(len(data))

@@ -84,7 +84,7 @@ def test_a_variable_freezes_whatever_is_set(tmp_path: Path) -> None:
     for value, source in (("1", "compile"), ("true", "store"), ("Yes", "frozen")):
         setting = f'{{specs = "k", from = "{source}"}}'
         assert read_value(tmp_path, setting, PALLASC_FROZEN=value).source == "frozen"
-    with pytest.raises(SpecError, match=r"PALLASC_FROZEN is 'perhaps'\.\n  Set it to 1, or to 0\."):
+    with pytest.raises(SpecError, match=r"PALLASC_FROZEN is 'perhaps'\.\n  Set it to 1 or to 0\."):
         read_value(tmp_path, '"k"', PALLASC_FROZEN="perhaps")
 
 

@@ -112,7 +112,7 @@ class Parts:
             stored = frame(raw)
             pages.append(PageRow(_append(data, stored), len(raw), sha256(stored)))
         catalog = pack_catalog(len(self.rows), self.entries, pages, self.first_keys, self.info)
-        places = (*_append(data, catalog), *_append(data, self.provenance))
+        places = _append(data, catalog), _append(data, self.provenance)
         head = Head(
             0,
             HEAD_BYTES,
