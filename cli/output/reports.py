@@ -229,8 +229,6 @@ def _common(run: Run) -> dict[str, object]:
         "of": share.shard.of,
         "variants": len(share.variants),
         "others": share.others,
-        "expected_s": share.expected_s,
-        "costs_from": share.costs_from or None,
     }
     return {
         "seconds": round(report.seconds, 3),

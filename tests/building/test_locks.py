@@ -18,7 +18,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import LockReport, check_lock, update_lock
 from pallasc.compiler.toolchain import identity
 from pallasc.errors import NotCachedError, SpecError
-from pallasc.specs.loading.lock import Change, Component, Entry, Lock, settled_cost, write_lock
+from pallasc.specs.loading.lock import Change, Component, Entry, Lock, write_lock
 
 FILE = Path("pallasc.lock")
 FIRST, SECOND = "scaled[n=128]@h100-sxm", "scaled[n=256]@h100-sxm"
@@ -360,16 +360,3 @@ def test_a_variant_that_fails_or_is_over_its_budget_leaves_the_lock_as_it_is(
     updated = update(project, lock)
     assert (updated.complete, updated.lock, updated.changes) == (False, lock, ())
     assert updated.report.exit_code == 1
-
-
-def test_an_update_records_what_compiling_took_and_leaves_it_alone_from_then_on(
-    project: Any, lock: Lock
-) -> None:
-    assert lock.costs.keys() == {FIRST, SECOND}
-    assert all(cost_s > 0 for cost_s in lock.costs.values())
-    written = {result.variant.id: result.saved_s for result in project.build().results}
-    assert lock.costs == {name: settled_cost(None, taken_s) for name, taken_s in written.items()}
-    other = replace(lock, costs={FIRST: lock.costs[FIRST] * 1.9, SECOND: 1000.0})
-    updated = update(project, other)
-    assert updated.changes == ()
-    assert updated.lock.costs == {FIRST: other.costs[FIRST], SECOND: lock.costs[SECOND]}
