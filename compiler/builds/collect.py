@@ -32,10 +32,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pallasc.cache.format import MANIFESTS
-from pallasc.cache.manifests import Manifest
+from pallasc.cache.manifests import Diagnostic, Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.report import hidden_notes, stored_diagnostics
+from pallasc.compiler.builds.report import hidden_notes
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, versions_text
 from pallasc.compiler.toolchain.modules import Place
@@ -55,7 +55,6 @@ from pallasc.specs.spelling import one_line
 from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
-    from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.messages import Collected, Failed, Reply
 
 _SCHEMA = "2"
@@ -174,7 +173,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
                 changed = _changed(manifest, folder, digests, unchecked)
                 specs = _remembered(manifest) if changed is None else None
                 if specs is not None:
-                    self._tell(path, stored_diagnostics(manifest))
+                    self._tell(path, manifest.diagnostics)
                     self._missed.append((Path(path).name, manifest.missed))
                     self.remembered.append(name)
                     return specs
@@ -231,7 +230,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
             make_manifest("", collected.sources, digests),
             specs=json.dumps(collected.specs),
             env=declared_fields(sorted(declared)),
-            diagnostics=[each.to_json() for each in collected.diagnostics],
+            diagnostics=collected.diagnostics,
         )
         self.remembered.append(self.store.put_set(key, manifest))
         digests.save()

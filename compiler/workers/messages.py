@@ -27,10 +27,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pallasc import errors
+from pallasc.cache.manifests import Diagnostics
 from pallasc.cache.store import PutResult
 from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.lowering import LineTable
-from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.errors import CompileError, Location, PallascError, SpecError, bounded
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Variant
@@ -127,12 +127,8 @@ class Reply(Struct, frozen=True, kw_only=True, tag=True):
 
     task: int | None = None
     tainted: bool = False
-    diagnostics: tuple[Diagnostic, ...] = ()
+    diagnostics: Diagnostics = ()
     output: str = ""
-
-    def __post_init__(self) -> None:
-        if len(self.diagnostics) > MOST:
-            raise ValueError(f"more than {MOST} diagnostics")
 
     def line(self) -> bytes:
         """Return the reply as a line of JSON."""
@@ -178,7 +174,7 @@ class Failed(Reply, frozen=True, kw_only=True):
     @staticmethod
     def because_of(
         error: PallascError,
-        diagnostics: tuple[Diagnostic, ...] = (),
+        diagnostics: Diagnostics = (),
         missed: Mapping[str, str] = _NOTHING,
     ) -> Failed:
         """Return the reply for an error."""
@@ -243,7 +239,6 @@ class Compiled(Reply, frozen=True, kw_only=True):
     manifest: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
-        Reply.__post_init__(self)
         for key in (self.action, self.digest):
             if key and not re.fullmatch("[0-9a-f]{64}", key):
                 raise ValueError(f"{key!r} is not a SHA-256 digest")

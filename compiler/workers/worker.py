@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pallasc.cache.manifests import About, Trust
+from pallasc.cache.manifests import About, Diagnostic, Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import PutResult, Store
 from pallasc.compiler.inputs import recorders
@@ -42,7 +42,6 @@ from pallasc.compiler.lowering.lower import Job
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
 from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import (
-    Diagnostic,
     Listener,
     merged,
     store_for_action,
@@ -392,7 +391,7 @@ class Session:
             request=fields_text(request.fields),
             fields=fields_text(fields),
             printed=made.printed,
-            diagnostics=[each.to_json() for each in made.diagnostics],
+            diagnostics=made.diagnostics,
             record=made.digest,
         )
         return replace(made, manifest=manifest.to_json())
