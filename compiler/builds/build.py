@@ -279,9 +279,9 @@ class _Build(Struct, eq=False):
         if locked is not None and locked.lock is not None:
             from pallasc.compiler.builds.locked import LockedLookup
 
-            frozen_by = self.options.frozen_by if self.options.frozen else ""
+            frozen = self.options.frozen
             self.locked = LockedLookup(
-                locked.file, locked.lock, lookup, self.variants, frozen_by=frozen_by
+                locked.file, locked.lock, lookup, self.variants, frozen=frozen
             )
         elif locked is not None:
             self.notes.append(

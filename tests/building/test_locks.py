@@ -234,8 +234,8 @@ def test_a_source_that_changed_is_named_unless_it_gives_the_same(project: Any, l
     write_spec(project, 128)
     project.write("helper.py", OTHER_HELPER)
     assert (
-        f"{FIRST} would have to be compiled: helper (helper.py) has changed.\n"
-        "  Build without --frozen, or restore the store that the lock was made with."
+        f"{FIRST} is not in the store: helper (helper.py) has changed.\n"
+        "  --frozen compiles nothing: build without it, or restore the store."
     ) in refusal(project, lock, frozen=True)
     assert (
         f"{FIRST} is not as locked: its sources have changed since it was locked "
@@ -251,7 +251,7 @@ def test_a_spec_that_changed_is_refused_even_where_the_id_is_the_same(
     project: Any, lock: Lock
 ) -> None:
     write_spec(project, 128, factor=3.0)
-    why = f"{FIRST} would have to be compiled: its spec, or a data file of it, has changed since"
+    why = f"{FIRST} is not in the store: its spec, or a data file of it, has changed since"
     assert why in refusal(project, lock, frozen=True)
     remove(project.store, format.MANIFESTS)
     assert why in refusal(project, lock, frozen=True)
@@ -263,10 +263,10 @@ def test_a_store_that_lacks_a_record_or_a_blob_is_refused(
     project: Any, lock: Lock, area: str
 ) -> None:
     assert remove(project.store, area)
-    why = "would have to be compiled: the store no longer has its record."
+    why = "is not in the store: the store no longer has its record."
     assert why in refusal(project, lock, frozen=True)
     remove(project.store, format.MANIFESTS)
-    why = "would have to be compiled: never compiled with this spec and toolchain."
+    why = "is not in the store: never compiled with this spec and toolchain."
     assert why in refusal(project, lock, frozen=True)
 
 
@@ -343,7 +343,7 @@ def test_a_spec_that_gives_the_same_in_another_way_changes_the_entry(
 
 def test_only_a_compilation_can_tell_what_a_changed_source_gives(project: Any, lock: Lock) -> None:
     project.write("kernel.py", "def scaled(x, *, factor): return x + factor\n")
-    why = "would have to be compiled: kernel.py has changed"
+    why = "kernel.py has changed"
     assert check(project, lock) == {FIRST: ("unknown", why), SECOND: ("unknown", why)}
     updated = update(project, lock)
     assert {change.reason for change in updated.changes} == {"kernel.py has changed"}
