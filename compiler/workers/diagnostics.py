@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 
 Stage = Literal["lower", "compile"]
 
-STDERR = "stderr"
-"""The kind of text on standard error."""
-STDOUT = "stdout"
-"""The kind of text that a Python spec wrote to standard output."""
-
 _NOISE = (
     # XLA's alarms about slow operations, and the lines after them: they depend on the machine's
     # load.
@@ -117,7 +112,7 @@ def merged(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
 # ---- listening, in a worker
 
 _OURS = "pallasc.compiler."
-_KINDS = {1: STDOUT, 2: STDERR}
+_KINDS = {1: "stdout", 2: "stderr"}
 """The kind of text by file descriptor."""
 _MOST_READ_BYTES = 1 << 20
 """Maximum number of bytes read; only the end of a longer output is read."""

@@ -75,23 +75,6 @@ class _ErrorText(Struct, frozen=True):
         return error
 
 
-def plain(value: object) -> Any:
-    """Return a value as plain JSON data."""
-    return msgspec.to_builtins(value, enc_hook=_encode)
-
-
-def read_object(kind: Any, data: object) -> Any:
-    """Return the value of type `kind` that `plain` converted; unknown fields are ignored.
-
-    Raises:
-        ValueError: a field is missing or has another type.
-    """
-    try:
-        return msgspec.convert(data, kind, dec_hook=_decode)
-    except (TypeError, RecursionError, msgspec.MsgspecError) as error:
-        raise ValueError(str(error)) from error
-
-
 def _encode(value: Any) -> object:
     """Convert a value of a type that msgspec does not know into one that it does."""
     if isinstance(value, PallascError):
@@ -133,7 +116,8 @@ class Reply(Struct, frozen=True, kw_only=True, tag=True):
     def line(self) -> bytes:
         """Return the reply as a line of JSON."""
         # msgspec's own encoder rejects the characters that Python uses for bytes of paths.
-        return json.dumps(plain(self), separators=(",", ":")).encode() + b"\n"
+        data = msgspec.to_builtins(self, enc_hook=_encode)
+        return json.dumps(data, separators=(",", ":")).encode() + b"\n"
 
     def require(self, kind: type[R]) -> R:
         """Return the reply, which must be of class `kind`.
@@ -290,10 +274,10 @@ class Request(Struct, frozen=True, kw_only=True):
             ValueError: it is malformed.
         """
         try:
-            data = json.loads(line)
-        except RecursionError as error:
-            raise ValueError("values too deep in each other") from error
-        reply: Reply = read_object(self.reply | Failed, data)
+            kinds: Any = self.reply | Failed
+            reply: Reply = msgspec.convert(json.loads(line), kinds, dec_hook=_decode)
+        except (TypeError, RecursionError, msgspec.MsgspecError) as error:
+            raise ValueError(str(error)) from error
         if reply.task not in (None, self.task):
             raise ValueError(f"a reply to request {reply.task}")
         return reply
