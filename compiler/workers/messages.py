@@ -19,7 +19,6 @@ import re
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -50,7 +49,6 @@ class _ErrorText(Struct, frozen=True):
     message: str
     hint: str | None
     location: Location | None
-    exit_code: int
     field: str = ""
     kind: str = ""
 
@@ -60,16 +58,13 @@ class _ErrorText(Struct, frozen=True):
         place = error.field if isinstance(error, SpecError) else ""
         hint = error.hint and bounded(error.hint)
         message, location = bounded(error.message), error.location
-        return _ErrorText(public, message, hint, location, error.exit_code, place, error.kind)
+        return _ErrorText(public, message, hint, location, place, error.kind)
 
     def error(self) -> PallascError:
-        if not 0 < self.exit_code < 256:
-            raise ValueError(f"exit code {self.exit_code}")
         public = getattr(errors, self.type, None)
         kind = public if isinstance(public, type) and issubclass(public, PallascError) else None
         error = (kind or CompileError)(self.message, location=self.location, hint=self.hint)
         error.kind = self.kind
-        error.exit_code = self.exit_code
         if isinstance(error, SpecError):
             error.field = self.field
         return error
@@ -94,8 +89,6 @@ def _decode(kind: Any, value: Any) -> object:
 # ---- replies
 
 R = TypeVar("R", bound="Reply")
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Reply(Struct, frozen=True, kw_only=True, tag=True):
@@ -156,22 +149,13 @@ class Failed(Reply, frozen=True, kw_only=True):
     place: Location | None = None
 
     @staticmethod
-    def because_of(
-        error: PallascError,
-        diagnostics: Diagnostics = (),
-        missed: Mapping[str, str] = _NOTHING,
-    ) -> Failed:
-        """Return the reply for an error."""
+    def because_of(error: PallascError, **known: Any) -> Failed:
+        """Return the reply for an error; `known` are its other fields."""
         cause: BaseException | None = error
         # An error that is re-raised "from" itself is its own cause.
         while isinstance(cause, PallascError) and cause.__cause__ is not cause:
             cause = cause.__cause__
-        return Failed(
-            error=error,
-            diagnostics=diagnostics,
-            out_of_memory=isinstance(cause, MemoryError),
-            missed=missed,
-        )
+        return Failed(error=error, out_of_memory=isinstance(cause, MemoryError), **known)
 
 
 class Collected(Reply, frozen=True, kw_only=True):
@@ -326,7 +310,7 @@ class Introduction(Request, frozen=True, kw_only=True):
             ptxas=setup.toolchain.ptxas,
             toolkit=setup.toolkit,
             identity=context.for_actions(),
-            versions=setup.versions_now(),
+            versions=context.versions(),
             variables=context.variables,
             store=store.root,
             signing=store.trust.strict,

@@ -106,7 +106,8 @@ def _collect(request: messages.Collect) -> Reply:
         try:
             specs = collect_python(file, shown=request.path)
         except PallascError as error:
-            return Failed.because_of(error, listener.diagnostics(), missed_of([name], folder, ()))
+            missed = missed_of([name], folder, ())
+            return Failed.because_of(error, diagnostics=listener.diagnostics(), missed=missed)
         diagnostics = listener.diagnostics()
     tables = [spec.table for spec in specs if spec.table]
     machines = [file for spec in specs if spec.program for file in spec.program.files]
@@ -261,9 +262,9 @@ class Session:
             try:
                 return self._compiled(request)
             except PallascError as error:
-                missed = missed_of(_entry_modules(variant), variant.base_dir, earlier)
-                return replace(
-                    Failed.because_of(error, missed=missed),
+                return Failed.because_of(
+                    error,
+                    missed=missed_of(_entry_modules(variant), variant.base_dir, earlier),
                     compiling=self.listener.stage == "compile",
                     repeat=bool(self.listener.importing) and self.shared.was_unloaded(error),
                 )

@@ -80,7 +80,7 @@ def test_an_error_knows_whether_memory_ran_out() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        None, [], {"exit_code": 0}, {"exit_code": "2"}, {"message": None}, {"hint": 1},
+        None, [], {"message": None}, {"hint": 1},
         {"location": "a.yaml"}, {"location": ["a"]}, {"type": 5},
     ],
 )  # fmt: skip
