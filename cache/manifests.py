@@ -42,12 +42,12 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypedDict
 
-from msgspec import Meta, Struct, convert, field
+from msgspec import Meta, Struct, convert, field, to_builtins
 from msgspec.structs import asdict
 
-from pallasc.errors import CorruptError, SpecError
+from pallasc.errors import CorruptError, Location, SpecError
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.user_files import config_folder, read_switch
 
@@ -77,14 +77,44 @@ class AboutJson(TypedDict, total=False):
     seconds: Seconds
 
 
-class DiagnosticJson(TypedDict):
-    """A warning of a compilation."""
+LONGEST_TEXT = 2000
+MOST_DIAGNOSTICS = 50
+_Text = Annotated[str, Meta(max_length=LONGEST_TEXT + 1)]
 
-    stage: str
-    kind: str
-    source: str
-    text: str
-    count: Annotated[int, Meta(gt=0, lt=2**53)]
+
+class Diagnostic(Struct, frozen=True):
+    """A warning, a log record, or some lines of output.
+
+    Attributes:
+        stage: the stage: tracing and lowering, or compilation by XLA.
+        kind: the class of a warning, the level of a log record (`WARNING` or above), or `stderr`.
+        source: file and line of a warning, the name of a logger, or "".
+        text: the message.
+        count: number of occurrences.
+    """
+
+    stage: Literal["lower", "compile"]
+    kind: _Text
+    source: _Text
+    text: _Text
+    count: Annotated[int, Meta(gt=0, lt=2**53)] = 1
+
+    def __str__(self) -> str:
+        """Return `kernels.py:4: UserWarning: no tuning for this shape (3 times)`."""
+        parts = [part for part in (self.source, self.kind) if part]
+        times = f" ({self.count:,} times)" if self.count > 1 else ""
+        return f"{': '.join(parts)}: {self.text}{times}"
+
+    def place(self, base_dir: str) -> Location | None:
+        """Return the line that it comes from if its file is in the spec's folder."""
+        file, _, line = self.source.rpartition(":")
+        path = os.path.join(base_dir, file)
+        if not file or not line.isdecimal() or not os.path.isfile(path):
+            return None
+        return Location(path, int(line))
+
+
+Diagnostics = Annotated[tuple[Diagnostic, ...], Meta(max_length=MOST_DIAGNOSTICS)]
 
 
 class SignatureJson(TypedDict):
@@ -129,7 +159,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     absent: Sequence[str] = ()
     action: DigestOrNone = ""
     check: str = ""
-    diagnostics: Sequence[DiagnosticJson] = ()
+    diagnostics: Diagnostics = ()
     env: Mapping[str, str] = {}
     fields: str = ""
     files: Mapping[str, Digest] = {}
@@ -150,7 +180,7 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     toolchains: Sequence[Mapping[str, str | Mapping[str, str]]] = ()
     variant: str = ""
     versions: Mapping[str, str] = {}
-    warnings: Sequence[DiagnosticJson] = ()
+    warnings: Diagnostics = ()
 
     @property
     def cost_s(self) -> float:
@@ -159,7 +189,8 @@ class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object for a store, without empty fields other than `hidden`."""
-        fields = asdict(self)
+        said = {n: to_builtins(getattr(self, n)) for n in ("diagnostics", "warnings")}
+        fields = asdict(self) | said
         return {n: v for n, v in fields.items() if v or (n == "hidden" and v is not None)}
 
 

@@ -116,8 +116,7 @@ def command(
       reproduced   with --reproduce, a list: variant, outcome, built and again (digests of the
                    artifacts), differences, error
       shard        with --shard: number, of, variants and others (number of variants in this shard
-                   and in all others), expected_s (compile time by the costs in the lock file, or
-                   null), costs_from (the lock file, or null)
+                   and in all others)
       remote       use of the remote store, or null: url, requests, hits, offered (number of
                    variants sent), bytes_read, bytes_written, waited_s, lost_s (part of waited_s
                    without a result, at most 2 s), saved_s, refusals (number of rejected objects),
@@ -139,14 +138,14 @@ def command(
         how = replace(work.how, compile=not dry_run, frozen=frozen)
         if watch:
             return _watch(work, baseline)
-        if frozen or locked or (lock is not None and shard is None):
+        if frozen or locked or lock is not None:
             from pallasc.compiler.builds.locked import load_locked
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
         store, quiet, reproductions = work.store, work.quiet, None
         with work.progress(hits=True) as progress:
             variants, share = work.select_share(
-                progress, shard, lock, keep_going=how.keep_going, frozen=frozen
+                progress, shard, keep_going=how.keep_going, frozen=frozen
             )
             how = replace(how, baseline=load_baseline(baseline, variants))
             report = build(variants, store=store, options=how, on_event=progress)

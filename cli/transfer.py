@@ -257,19 +257,19 @@ def push_command(
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.remote_tier import sendable
+    from pallasc.compiler.builds.remote_tier import namespace_here, sendable
 
     store = open_store(store_root, readable=True)
     variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
     report = build(variants, store=store, options=Options(compile=False))
-    found = sendable(report, store)
-    bound = [f"{variant} is not sent: {why}" for variant, why in found.bound.items()]
-    print_warnings(bound)
-    done = push(settings, store, {found.namespace: found.keys}, on_step=_steps("sent"))
-    absent = found.absent + done.left
+    keys, bound = sendable(report, store)
+    print_warnings([f"{variant} is not sent: {why}" for variant, why in bound.items()])
+    own = {namespace_here(store): tuple(dict.fromkeys(keys))}
+    done = push(settings, store, own, on_step=_steps("sent"))
+    absent = len(report.results) - len(keys) - len(bound) + done.left
     moved = f"sent {count(done.moved, 'variant')}, {done.present:,} already there"
     parts = [(absent, "are not in the store"), (len(bound), "depend on this machine")]
-    data = {"sent": done.moved, "absent": absent, "bound": found.bound}
+    data = {"sent": done.moved, "absent": absent, "bound": bound}
     _report_moved(done, moved, parts, data, as_json=as_json)
 
 

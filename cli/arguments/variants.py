@@ -15,7 +15,7 @@ import click
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.options import Selection, file_option, read_by, together
-from pallasc.cli.output.text import count, duration, echo
+from pallasc.cli.output.text import count, echo
 from pallasc.errors import Location, NotCachedError, SpecError
 
 if TYPE_CHECKING:
@@ -377,31 +377,26 @@ class Work:
         return reader.select(self.specs, **self.selection._asdict())
 
     def select_share(
-        self, progress: Progress, shard: Shard | None, lock: Path | None = None, **reading: bool
+        self, progress: Progress, shard: Shard | None, **reading: bool
     ) -> tuple[Sequence[Variant], Share | None]:
         """Return this job's share of the variants, and print its size; without a shard, all.
 
         Args:
             progress: where to report.
             shard: the job's shard, None without `--shard`.
-            lock: lock file with the costs.
             reading: see `reader`.
 
         Raises:
-            PallascError: see `select`, or the lock file cannot be read.
+            PallascError: see `select`.
         """
         variants = self.select(progress, **reading).variants
         if shard is None:
             return variants, None
         from pallasc.compiler.builds.collect import share_of
 
-        share = share_of(shard, variants, lock)
-        line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"
-        if share.expected_s is None:
-            line += ", divided without costs: no lock file has any"
-        elif share.variants:
-            line += f", about {duration(share.expected_s)} of compiling by {share.costs_from}"
-        progress.mention(line)
+        share = share_of(shard, variants)
+        own, every = f"{len(share.variants):,}", count(len(variants), "variant")
+        progress.mention(f"shard {shard}: {own} of {every}")
         return share.variants, share
 
     def build(self, variants: Sequence[Variant] | None = None) -> Report:
@@ -454,7 +449,7 @@ def _shard(text: str) -> Shard:
 shard_option = options.option(
     "--shard",
     "K/N",
-    "Run shard K of N, e.g. 3/8. All N need the same lock file.",
+    "Run shard K of N, e.g. 3/8. All N need the same specs and options.",
     callback=read_by(_shard),
 )
 

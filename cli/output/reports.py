@@ -229,8 +229,6 @@ def _common(run: Run) -> dict[str, object]:
         "of": share.shard.of,
         "variants": len(share.variants),
         "others": share.others,
-        "expected_s": share.expected_s,
-        "costs_from": share.costs_from or None,
     }
     return {
         "seconds": round(report.seconds, 3),
@@ -275,7 +273,7 @@ def _variant_row(outcome: Outcome, result: VariantResult) -> dict[str, object]:
         "cubin_bytes": artifact and artifact.cubin_bytes,
         "kernels": [asdict(kernel) for kernel in artifact.kernels] if artifact else [],
         "resources": resources and resources._asdict(),
-        "warnings": [diagnostic.to_json() for diagnostic in result.diagnostics],
+        "warnings": to_builtins(result.diagnostics),
         "error": error_row(outcome.error),
     }
 

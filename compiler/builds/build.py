@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -36,7 +36,6 @@ from pallasc.compiler.builds.report import (
     hidden_notes,
     padding_error,
     stale_row_notes,
-    stored_diagnostics,
 )
 from pallasc.compiler.inputs.lookup import (
     Lookup,
@@ -76,23 +75,13 @@ _CLUSTER_TIMEOUT_S = 3600.0
 """Default time limit of a variant on a cluster, so that none occupies a worker forever."""
 
 
-class LastingWorkers(Protocol):
-    """A toolchain and workers that stay between builds (`watch`)."""
-
-    def setup(self) -> Setup:
-        """Return the installed toolchain."""
-
-    def pool(self) -> Pool:
-        """Return the workers."""
-
-
 def build(
     variants: Sequence[Variant],
     *,
     store: Store,
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
-    warm: LastingWorkers | None = None,
+    compiler: tuple[Setup, Pool] | None = None,
 ) -> Report:
     """Build `variants`, and compile those that are not in the store.
 
@@ -104,7 +93,7 @@ def build(
         store: the store to read from and add to.
         options: options of the build.
         on_event: callback for the progress of variants, and for periodic ticks.
-        warm: workers that stay between builds, None for workers of this build alone.
+        compiler: a toolchain and workers that stay after the build; None for workers of its own.
 
     Returns:
         The report, which includes failures.
@@ -117,7 +106,7 @@ def build(
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is invalid.
     """
     started_s = time.monotonic()
-    run = _Build(list(variants), store, options, on_event, warm, Session(store))
+    run = _Build(list(variants), store, options, on_event, compiler, Session(store))
     interrupted = False
     try:
         run.run()
@@ -161,7 +150,7 @@ class _Build(Struct, eq=False):
         store: the store.
         options: options of the build.
         on_event: callback for progress.
-        warm: workers that stay between builds, None for workers of this build alone.
+        compiler: a toolchain and workers that stay after the build, or None.
         session: records the entries of the store that are used.
         results: finished results by position.
         misses: misses by request.
@@ -179,7 +168,7 @@ class _Build(Struct, eq=False):
     store: Store
     options: Options
     on_event: OnEvent
-    warm: LastingWorkers | None
+    compiler: tuple[Setup, Pool] | None
     session: Session
     results: dict[int, VariantResult] = field(default_factory=dict)
     misses: dict[Request, Miss] = field(default_factory=dict)
@@ -202,7 +191,7 @@ class _Build(Struct, eq=False):
         _ = self.store.trust
         with self.stack:
             toolchain = self._toolchain()
-            if self.warm is None:
+            if self.compiler is None:
                 self.stack.enter_context(toolchain)
             context, lookup = self._open(toolchain)
             self._look_up(lookup)
@@ -255,8 +244,8 @@ class _Build(Struct, eq=False):
             NotCachedError: none is installed, and another Python or pallasc filled the store.
         """
         options = self.options
-        if self.warm is not None:
-            self.setup = self.warm.setup()
+        if self.compiler is not None:
+            self.setup = self.compiler[0]
         elif options.ptxas is not None or is_compiler_installed():
             base = os.environ if options.environment is None else options.environment
             self.setup = prepare(options.ptxas, base=base)
@@ -290,9 +279,9 @@ class _Build(Struct, eq=False):
         if locked is not None and locked.lock is not None:
             from pallasc.compiler.builds.locked import LockedLookup
 
-            frozen_by = self.options.frozen_by if self.options.frozen else ""
+            frozen = self.options.frozen
             self.locked = LockedLookup(
-                locked.file, locked.lock, lookup, self.variants, frozen_by=frozen_by
+                locked.file, locked.lock, lookup, self.variants, frozen=frozen
             )
         elif locked is not None:
             self.notes.append(
@@ -386,7 +375,7 @@ class _Build(Struct, eq=False):
             result = VariantResult(
                 variant, "hit", time.monotonic() - began_s, found.action_key, found.artifact,
                 saved_s=manifest.cost_s, printed=manifest.printed,
-                diagnostics=stored_diagnostics(manifest) if manifest.diagnostics else (),
+                diagnostics=manifest.diagnostics,
                 manifest_key=found.manifest_key,
                 missed=manifest.missed, request=request, remote=remote,
             )  # fmt: skip
@@ -485,8 +474,8 @@ class _Build(Struct, eq=False):
                 hint="Name another folder with --store or PALLASC_CACHE_DIR; "
                 "PALLASC_REQUIRE_STORE=0 compiles without storing anything.",
             )
-        if self.warm is not None:
-            self.pool = self.warm.pool()
+        if self.compiler is not None:
+            self.pool = self.compiler[1]
         elif options.executor:
             from pallasc.compiler.workers.cluster import ClusterPool
             from pallasc.compiler.workers.pool import find_capacity

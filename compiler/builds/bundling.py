@@ -287,18 +287,6 @@ def files_named(specs: Iterable[Spec]) -> set[Path]:
     return files
 
 
-class Differences(NamedTuple):
-    """Differences of sources from their commit.
-
-    Attributes:
-        dirty: whether they differ, None if unknown.
-        names: differing files, relative to the repository, as far as known.
-    """
-
-    dirty: bool | None
-    names: tuple[str, ...] = ()
-
-
 _UNDECIDING = frozenset(
     {"base_dir", "budget", "check", "location"} | {"reference", "table", "tolerance", "vmap"}
 )
@@ -353,14 +341,13 @@ def _origin(
     read: FilesRead,
     ignore: Sequence[Path],
 ) -> Provenance:
-    differences = Differences(None)
+    changed: tuple[str, ...] | None = None
     if repository is not None:
         sources = files_named(spec for specs in files.values() for spec in specs)
         sources = sources.union(*(read.files.get(file, ()) for file in files))
-        differences = repository.differences(sources, ignore=ignore)
-    dirty, changed = differences
-    if not dirty and not read.unknown.isdisjoint(files):
-        dirty = None  # a file that was read may not be in the commit
+        changed = repository.differences(sources, ignore=ignore)
+    if not changed and not read.unknown.isdisjoint(files):
+        changed = None  # a file that was read may not be in the commit
     return Provenance(
         builder=f"pallasc {installed_version()}",
         toolchain=toolchain,
@@ -369,8 +356,8 @@ def _origin(
             for file, specs in files.items()
         },
         commit=repository.commit if repository else None,
-        dirty=dirty,
-        changed=changed[:MOST_CHANGED],
+        dirty=None if changed is None else bool(changed),
+        changed=(changed or ())[:MOST_CHANGED],
     )
 
 
@@ -391,15 +378,11 @@ def _digest(specs: Iterable[Spec]) -> str:
 def _declared(spec: Spec) -> bytes:
     """Return the fields of a spec that affect compilations, in a fixed order."""
     data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
-    for name in ("env", "tune"):
-        if not data[name]:
-            del data[name]  # equal to bundles made before this field existed
     if spec.tune is not None:
         data["tune"] = {name: _sorted(values) for name, values in spec.tune.over.items()}
     data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
     data["mesh"] = list(spec.mesh.items())
-    rows = _sorted(row.values for row in spec.rows)
-    data = {**data, "rows": rows} if rows else {k: v for k, v in data.items() if k != "rows"}
+    data["rows"] = _sorted(row.values for row in spec.rows)
     for name in ("include", "exclude", "targets", "files"):
         data[name] = _sorted(getattr(spec, name))
     return canonical_json(data)
@@ -434,8 +417,10 @@ class Repository:
         """Return the files that git tracks or could add, without ignored ones."""
         return self._listed(files, "--cached", "--others", "--exclude-standard")
 
-    def differences(self, files: Collection[Path], *, ignore: Collection[Path] = ()) -> Differences:
-        """Return the differences from the commit.
+    def differences(
+        self, files: Collection[Path], *, ignore: Collection[Path] = ()
+    ) -> tuple[str, ...] | None:
+        """Return the files that differ from the commit, None if git does not report them.
 
         These are all tracked files that were changed, and any of `files` that are not in the
         commit, even if git ignores them. Other untracked files do not count.
@@ -446,11 +431,11 @@ class Repository:
         """
         changed = self._changed()
         if changed is None:
-            return Differences(None)
+            return None
         names = {self.name_of(file) for file in changed - set(ignore)}
         for file in set(files) - set(ignore) - self._listed(files, "--cached"):
             names.update(self._untracked_names(file))
-        return Differences(bool(names), tuple(sorted(names)))
+        return tuple(sorted(names))
 
     def commit_of(self, revision: str) -> str | None:
         """Return the commit that a branch, tag or other revision names, None if there is none."""
@@ -490,7 +475,7 @@ class Repository:
         if inner is None or inner.root == self.root or not self._listed([inner.root], "--cached"):
             return (self.name_of(file),)
         folder = self.name_of(inner.root)
-        return tuple(f"{folder}/{name}" for name in inner.differences([file]).names)
+        return tuple(f"{folder}/{name}" for name in inner.differences([file]) or ())
 
     def _listed(self, files: Collection[Path], *options: str) -> set[Path]:
         inside = sorted({str(f.relative_to(self.root)) for f in files if self._contains(f)})

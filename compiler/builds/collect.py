@@ -11,13 +11,8 @@ The specs may depend on variables that the file declares. Literal declarations a
 the file before it is executed. If it declares and reads another variable that is set, it is
 executed again with that variable.
 
-Shards divide the variants of a build between machines that do not communicate. Each job builds the
-variants of its shard of the list, which must be the same in all jobs:
-
-* If the lock file has costs, the longest variant is assigned first, to the shard that will then
-  have the least work. A variant without a cost counts as the median. The first variant for an
-  architecture also costs the start of a worker, so each shard has few architectures.
-* Without costs, a digest of the variant's id determines its shard.
+Shards divide the variants of a build between machines that do not communicate. A digest of a
+variant's id determines its shard, so all jobs need the same list of variants.
 """
 
 from __future__ import annotations
@@ -37,10 +32,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pallasc.cache.format import MANIFESTS
-from pallasc.cache.manifests import Manifest
+from pallasc.cache.manifests import Diagnostic, Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.report import hidden_notes, stored_diagnostics
+from pallasc.compiler.builds.report import hidden_notes
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, versions_text
 from pallasc.compiler.toolchain.modules import Place
@@ -60,7 +55,6 @@ from pallasc.specs.spelling import one_line
 from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
-    from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.messages import Collected, Failed, Reply
 
 _SCHEMA = "2"
@@ -179,7 +173,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
                 changed = _changed(manifest, folder, digests, unchecked)
                 specs = _remembered(manifest) if changed is None else None
                 if specs is not None:
-                    self._tell(path, stored_diagnostics(manifest))
+                    self._tell(path, manifest.diagnostics)
                     self._missed.append((Path(path).name, manifest.missed))
                     self.remembered.append(name)
                     return specs
@@ -236,7 +230,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
             make_manifest("", collected.sources, digests),
             specs=json.dumps(collected.specs),
             env=declared_fields(sorted(declared)),
-            diagnostics=[each.to_json() for each in collected.diagnostics],
+            diagnostics=collected.diagnostics,
         )
         self.remembered.append(self.store.put_set(key, manifest))
         digests.save()
@@ -397,9 +391,6 @@ def _process_error(path: str, failed: Failed) -> _ProcessError:
 # ---- shards
 
 MOST_SHARDS = 1000
-START_MS = 2500
-"""Startup time of a worker, which imports JAX before its first variant."""
-
 _SHARD = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", re.ASCII)
 
 
@@ -420,15 +411,11 @@ class Share(NamedTuple):
         shard: the shard.
         variants: its variants, in the order of the list.
         others: number of variants in all other shards.
-        expected_s: compile time of its variants by the recorded costs, None without costs.
-        costs_from: the lock file with the costs, "" without costs.
     """
 
     shard: Shard
     variants: tuple[Variant, ...]
     others: int
-    expected_s: float | None
-    costs_from: str
 
 
 def parse_shard(text: str) -> Shard:
@@ -452,64 +439,12 @@ def parse_shard(text: str) -> Shard:
     return shard
 
 
-def share_of(shard: Shard, variants: Sequence[Variant], lock_file: Path | None = None) -> Share:
-    """Return the variants of a shard.
-
-    Args:
-        shard: the shard.
-        variants: the variants of all shards.
-        lock_file: the file with the costs; `pallasc.lock` in the current folder by default, if it
-            exists.
-
-    Raises:
-        SpecError: `lock_file` does not exist, or the lock file is damaged.
-    """
-    from statistics import median  # slow to import; most builds have no shard
-
-    from pallasc.specs.loading.lock import LOCK_FILE, read_lock
-
-    lock = read_lock(lock_file or LOCK_FILE)
-    if lock is None and lock_file is not None:
-        raise SpecError(f"there is no {lock_file}.", hint="Name the lock file that all jobs have.")
-    costs = {} if lock is None else lock.costs
-    archs = {variant.id: variant.target.arch for variant in variants}
-    if not costs:
-        own = tuple(v for v in variants if _by_digest(v.id, shard.of) == shard.number)
-        return Share(shard, own, len(variants) - len(own), None, "")
-    usual_s = median(costs.values())
-    costs_ms = {name: round(1000 * costs.get(name, usual_s)) for name in archs}
-    shards = assign(costs_ms, archs, shard.of)
-    own = tuple(variant for variant in variants if shards[variant.id] == shard.number)
-    starts = len({variant.target.arch for variant in own})
-    expected_ms = sum(costs_ms[variant.id] for variant in own) + START_MS * starts
-    source = str(lock_file or LOCK_FILE)
-    return Share(shard, own, len(variants) - len(own), expected_ms / 1000, source)
+def share_of(shard: Shard, variants: Sequence[Variant]) -> Share:
+    """Return the variants of a shard, from the variants of all shards."""
+    own = tuple(variant for variant in variants if _shard_number(variant, shard.of) == shard.number)
+    return Share(shard, own, len(variants) - len(own))
 
 
-def assign(costs_ms: Mapping[str, int], archs: Mapping[str, str], shards: int) -> dict[str, int]:
-    """Return the shard of each variant, numbered from 1.
-
-    Args:
-        costs_ms: compile times in milliseconds by id; integers, so that all machines agree.
-        archs: architectures by id.
-        shards: number of shards.
-    """
-    loads_ms = [0] * shards
-    started: list[set[str]] = [set() for _ in loads_ms]
-    assigned = {}
-    for name in sorted(costs_ms, key=lambda name: (-costs_ms[name], name)):
-        arch = archs[name]
-        after_ms = [
-            load_ms + (0 if arch in has else START_MS)
-            for load_ms, has in zip(loads_ms, started, strict=True)
-        ]
-        chosen = after_ms.index(min(after_ms))
-        loads_ms[chosen] = after_ms[chosen] + costs_ms[name]
-        started[chosen].add(arch)
-        assigned[name] = chosen + 1
-    return assigned
-
-
-def _by_digest(variant_id: str, shards: int) -> int:
-    found = hashlib.sha256(variant_id.encode("utf-8", "surrogatepass")).digest()
+def _shard_number(variant: Variant, shards: int) -> int:
+    found = hashlib.sha256(variant.id.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(found[:8], "big") % shards + 1

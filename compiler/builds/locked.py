@@ -30,12 +30,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.inputs.lookup import (
-    Lookup,
-    LookupResult,
-    Request,
-    untrusted_entry,
-)
+from pallasc.compiler.inputs.lookup import Lookup, LookupResult, Request
 from pallasc.compiler.toolchain.identity import TRACING_PACKAGES
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
@@ -109,7 +104,7 @@ class LockedLookup:
         lock: the lock.
         lookup: the look-up without a lock.
         variants: the variants of the build.
-        frozen_by: the option or setting that forbids compiling, "" if misses are compiled.
+        frozen: whether nothing may be compiled.
 
     Raises:
         NotCachedError: the lock is for another toolchain; the message names the differences.
@@ -122,17 +117,17 @@ class LockedLookup:
         lookup: Lookup,
         variants: Sequence[Variant],
         *,
-        frozen_by: str = "",
+        frozen: bool = False,
     ) -> None:
         self._file, self._lock, self._variants, self.lookup = file, lock, variants, lookup
-        self._frozen_by = frozen_by
+        self._frozen = frozen
         self._reasons: dict[str, str] = {}
         self._require_toolchain()
 
     def _require_toolchain(self) -> None:
         # Packages that only tracing uses may differ if variants can be lowered again: no action key
         # depends on them, so lowering shows whether they change anything.
-        ignored = () if self._frozen_by else (TRACING_PACKAGES,)
+        ignored = () if self._frozen else (TRACING_PACKAGES,)
         here = self.lookup.context.components()
         then = {k: part for k, part in self._lock.toolchain.items() if k not in ignored}
         now = {k: part for k, part in here.items() if k not in ignored}
@@ -143,55 +138,65 @@ class LockedLookup:
             )
 
     def find(self, variant: Variant, request: Request) -> LookupResult:
-        """Look a variant up; in a frozen build, a miss is an error.
+        """Look a variant up.
 
         Args:
             variant: the variant.
             request: its request, from `Requests.of`.
 
         Raises:
-            NotCachedError: the variant is not in the lock, or it would have to be compiled.
-            CorruptError: signatures are required, and no trusted key signed it.
+            NotCachedError: the variant is not in the lock.
         """
         entry = self._lock.variants.get(variant.id)
         if entry is None:
-            raise _refused(variant, f"is not in {self._file}", self._hint("Add it"))
-        cached = self.lookup.find(request)
-        if cached.artifact is not None:
-            return cached
-        if not cached.is_new:
-            self._reasons[variant.id] = cached.reason
-        if not self._frozen_by:
-            return cached
-        if cached.untrusted:  # a lock does not cover signatures
-            raise untrusted_entry(variant, cached.reason, self._frozen_by)
-        reason = _SPEC_CHANGED if request.key != entry.request else cached.reason
-        hint = f"Build without {self._frozen_by}, or restore the store that the lock was made with."
-        raise _refused(variant, f"would have to be compiled: {reason}", hint)
+            reason = f"is not in {self._file}"
+            raise NotCachedError(
+                f"{variant.id} {reason}.", hint=self._hint("Add it"), reason=reason
+            )
+        found = self.lookup.find(request)
+        if found.artifact is not None:
+            return found
+        if not found.is_new:
+            self._reasons[variant.id] = found.reason
+        if self._frozen and not found.untrusted and request.key != entry.request:
+            return LookupResult(why=_SPEC_CHANGED)
+        return found
 
     def check(self, result: VariantResult) -> NotCachedError | None:
         """Return the error of a result that differs from the lock, None if it matches."""
-        variant, hint, kind = result.variant, self._hint(), ""
-        clause, entry = self.difference(result), self._lock.variants.get(variant.id)
-        if clause is None:
+        variant, artifact, file = result.variant, result.artifact, self._file
+        entry, made = self._lock.variants[variant.id], artifact.digest if artifact else ""
+        hint, kind, clause = self._hint(), "", ""
+        if result.action_key != entry.action:
+            clause = f"not as locked: {self._why(result, entry)}"
+        elif made == entry.artifact:
             clause, kind = self._other_table(variant), "not as tuned"
-        elif entry is not None and entry.action == result.action_key:
-            is_hit = result.status == "hit"
-            hint, kind = (_STORED, "stored") if is_hit else (_REPRODUCE, "not deterministic")
-        if clause is None:
+        elif result.status == "hit":
+            hint, kind = _STORED, "stored"
+            clause = (
+                f"not the locked artifact: the store has {made} under action key {entry.action}, "
+                f"and {file} has {entry.artifact}"
+            )
+        else:
+            hint, kind = _REPRODUCE, "not deterministic"
+            clause = (
+                f"not deterministic: action key {entry.action} gave artifact {made}, "
+                f"and {file} has {entry.artifact}"
+            )
+        if not clause:
             return None
         return NotCachedError(f"{variant.id} is {clause}.", hint=hint, reason=clause, kind=kind)
 
-    def _other_table(self, variant: Variant) -> str | None:
-        """Describe how the tuning of a kernel differs from the lock; None if it does not."""
+    def _other_table(self, variant: Variant) -> str:
+        """Describe how the tuning of a kernel differs from the lock; "" if it does not."""
         name = table_key(variant.name, variant.target.name)
         locked = self._lock.tables.get(name)
         if variant.tuning is None and locked is None:
-            return None
+            return ""
         now = self._tables.get(name)
         # If only some variants of a kernel are tuned, only those must match.
         if now == locked or (variant.tuning is None and now is not None):
-            return None
+            return ""
         if now is not None and locked is not None:
             return f"tuned by another table or tune than {self._file} has"
         change = "tuned, and was not" if locked is None else "not tuned, and was"
@@ -200,28 +205,6 @@ class LockedLookup:
     @cached_property
     def _tables(self) -> dict[str, str]:
         return tables_of(self._variants)
-
-    def difference(self, result: VariantResult) -> str | None:
-        """Describe how a result differs from the lock; None if it matches."""
-        if result.artifact is None:
-            return None
-        entry, file = self._lock.variants.get(result.variant.id), self._file
-        if entry is None:
-            return f"not in {file}"
-        if result.action_key != entry.action:
-            return f"not as locked: {self._why(result, entry)}"
-        made = result.artifact.digest
-        if made == entry.artifact:
-            return None
-        if result.status == "hit":
-            return (
-                f"not the locked artifact: the store has {made} under action key {entry.action}, "
-                f"and {file} has {entry.artifact}"
-            )
-        return (
-            f"not deterministic: action key {entry.action} gave artifact {made}, "
-            f"and {file} has {entry.artifact}"
-        )
 
     def _hint(self, purpose: str = "If that is intended") -> str:
         return f"{purpose}: {update_command(self._file)}"
@@ -235,10 +218,6 @@ class LockedLookup:
             return _SPEC_CHANGED
         same = result.artifact is not None and result.artifact.digest == entry.artifact
         return OTHER_ACTION_KEY if same else _SOURCES_CHANGED
-
-
-def _refused(variant: Variant, reason: str, hint: str) -> NotCachedError:
-    return NotCachedError(f"{variant.id} {reason}.", hint=hint, reason=reason)
 
 
 def tables_of(variants: Iterable[Variant]) -> dict[str, str]:

@@ -156,13 +156,8 @@ def update_lock(
     entries = {result.variant.id: entry for result in report.results if (entry := _entry(result))}
     if len(entries) < len(variants) or report.exit_code:
         return LockReport(old, report, toolchain=tuple(changed_parts))
-    # For a hit, the compile time comes from the store; 0 if unknown.
-    took = {
-        r.variant.id: r.seconds if r.status == "compiled" else r.saved_s for r in report.results
-    }
-    times = {name: seconds for name, seconds in took.items() if seconds}
     resources = {r.variant.id: resources_of(r.artifact) for r in report.results if r.artifact}
-    made = Lock(toolchain, entries, times, resources, tables_of(variants))
+    made = Lock(toolchain, entries, resources, tables_of(variants))
     new = merged(old, made, whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.cache.store import Store
@@ -144,24 +144,12 @@ def namespace(setup: Setup | RememberedToolchain) -> str:
     )
 
 
-class Sendable(NamedTuple):
-    """Entries of some variants that may be sent.
+def sendable(report: Report, store: Store) -> tuple[list[str], dict[str, str]]:
+    """Return the variants in the store that may be sent, from a build that compiles nothing.
 
-    Attributes:
-        namespace: namespace of the toolchain.
-        keys: names of the manifests of variants in the store.
-        absent: number of variants that are not in the store.
-        bound: why variants depend on this machine and are not sent, by their ids.
-    """
-
-    namespace: str
-    keys: tuple[str, ...]
-    absent: int
-    bound: dict[str, str]
-
-
-def sendable(report: Report, store: Store) -> Sendable:
-    """Return the variants that may be sent, from the report of a build that compiles nothing.
+    Returns:
+        The names of their manifests, which may repeat; and why other variants depend on this
+        machine, by their ids.
 
     Raises:
         PallascError: a variant could not be looked up.
@@ -178,11 +166,14 @@ def sendable(report: Report, store: Store) -> Sendable:
             bound[result.variant.id] = why
         else:
             keys.append(result.manifest_key)
-    absent = len(report.results) - len(keys) - len(bound)
-    return Sendable(namespace_here(store), tuple(dict.fromkeys(keys)), absent, bound)
+    return keys, bound
 
 
 def namespace_here(store: Store) -> str:
-    """Return the namespace of the toolchain here; raises the same errors as `sendable`."""
+    """Return the namespace of the toolchain here.
+
+    Raises:
+        PallascError: there is none, and the store remembers none.
+    """
     with installed_or_remembered(store) as setup:
         return namespace(setup)

@@ -14,18 +14,17 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
+from pallasc.cache.manifests import Diagnostic
 from pallasc.errors import CheckError, PallascError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
-    from pallasc.cache.manifests import Manifest
     from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.inputs.lookup import Request
     from pallasc.compiler.inputs.manifest import Explanation
     from pallasc.compiler.toolchain.setup import Context
-    from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.specs.tuning import Row
 
 Status = Literal["hit", "lowered", "shared", "compiled", "failed", "skipped", "missing"]
@@ -181,22 +180,11 @@ def hidden_notes(missed: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
     return [_note(name, kernels) for name, kernels in sorted(requests.items()) if _is_here(name)]
 
 
-def stored_diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest; imports nothing if there are none."""
-    if not manifest.diagnostics:
-        return ()
-    from pallasc.compiler.workers.diagnostics import from_json
-
-    return from_json(manifest.diagnostics)
-
-
 def fatal_warning(result: VariantResult, patterns: Iterable[re.Pattern[str]]) -> CheckError | None:
     """Return the error for the first warning of a result that a pattern matches, or None.
 
     An artifact without a Mosaic kernel, and the notes on hidden inputs, count as warnings.
     """
-    from pallasc.compiler.workers.diagnostics import Diagnostic
-
     kernels = result.artifact.kernels if result.artifact else ()
     found = [*result.diagnostics]
     is_program = result.variant.program is not None

@@ -29,12 +29,11 @@ from pallasc.compiler.builds.collect import OnTick, SpecReader
 from pallasc.compiler.builds.options import Options, load_baseline
 from pallasc.compiler.builds.report import OnEvent, Report
 from pallasc.compiler.toolchain.modules import Place
-from pallasc.compiler.toolchain.setup import Context, Setup, prepare
+from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.compiler.workers.messages import Introduction, Rehearse
 from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import PallascError, SpecError
-from pallasc.specs.spec import Variant
 
 _INTERVAL_S = 0.05
 _GONE_S = 0.5
@@ -143,66 +142,6 @@ def python_files(folder: Path) -> set[Path]:
     return files
 
 
-class WarmWorkers(ExitStack):
-    """The toolchain and the workers of several builds with the same options; a context manager.
-
-    Args:
-        options: options of the builds.
-    """
-
-    def __init__(self, options: Options) -> None:
-        super().__init__()
-        self._options = options
-        self._setup: Setup | None = None
-        self._pool: Pool | None = None
-
-    def setup(self) -> Setup:
-        """Return the installed toolchain; if it has changed, the workers are replaced.
-
-        Raises:
-            ToolError: the toolchain is incomplete.
-        """
-        ptxas = self._options.ptxas
-        if self._setup is None or self._setup.toolchain != find_toolchain(ptxas):
-            self.close()
-            self._pool = None
-            self._setup = self.enter_context(prepare(ptxas))
-        return self._setup
-
-    def pool(self) -> Pool:
-        """Return the workers.
-
-        The limits are from the first build, since workers of this watch use some of the free memory
-        later.
-
-        Raises:
-            ToolError: the toolchain is incomplete.
-        """
-        setup = self.setup()
-        if self._pool is None:
-            self._pool = self.enter_context(open_pool(self._options, setup, os.cpu_count() or 1))
-        return self._pool
-
-    def keep_ready(self, variants: Sequence[Variant], context: Context, store: Store) -> None:
-        """Prepare workers for the next build, one for each architecture.
-
-        There are at most as many as such a build runs at the same time.
-
-        Args:
-            variants: the last build's variants, in order of how likely they are in the next build.
-            context: the toolchain's identity in the last build.
-            store: the store.
-
-        Raises:
-            ToolError: the toolchain is incomplete, or a worker cannot be started.
-        """
-        pool = self.pool()
-        pool.context = Introduction.of(self.setup(), context, store)
-        targets = {variant.target.arch: variant.target for variant in variants}
-        first = islice(targets.items(), pool.jobs)
-        pool.keep_ready({arch: Rehearse(target=target) for arch, target in first})
-
-
 class Watch(ExitStack):
     """Builds specs repeatedly with workers that stay; use it as a context manager.
 
@@ -235,7 +174,8 @@ class Watch(ExitStack):
             SpecReader.select, paths=paths, targets=targets, expression=expression
         )
         self._baseline = baseline
-        self._warm = self.enter_context(WarmWorkers(options))
+        self._kept = self.enter_context(ExitStack())
+        self._compiler: tuple[Setup, Pool] | None = None
 
     def build(
         self,
@@ -277,7 +217,11 @@ class Watch(ExitStack):
             baseline = load_baseline(self._baseline, selection.variants)
             options = structs.replace(self.options, baseline=baseline)
             report = build(
-                selection.variants, store=store, options=options, on_event=on_event, warm=self._warm
+                selection.variants,
+                store=store,
+                options=options,
+                on_event=on_event,
+                compiler=self._find_compiler(),
             )
         except PallascError:
             # Any Python file around the specs may be the reason why they cannot be read.
@@ -292,12 +236,38 @@ class Watch(ExitStack):
         self.options = structs.replace(self.options, remote=None)
         return report
 
+    def _find_compiler(self) -> tuple[Setup, Pool]:
+        """Return the installed toolchain and its workers, which are replaced if it has changed.
+
+        The workers' limits are from the first build, since workers of this watch use some of the
+        free memory later.
+
+        Raises:
+            ToolError: the toolchain is incomplete.
+        """
+        ptxas = self.options.ptxas
+        if self._compiler is None or self._compiler[0].toolchain != find_toolchain(ptxas):
+            self._kept.close()
+            self._compiler = None
+            setup = self._kept.enter_context(prepare(ptxas))
+            pool = self._kept.enter_context(open_pool(self.options, setup, os.cpu_count() or 1))
+            self._compiler = setup, pool
+        return self._compiler
+
     def get_ready(self, report: Report, store: Store) -> None:
         """Prepare workers for the next build while the user is not waiting.
+
+        There is one for each architecture, but at most as many as run at the same time. Variants
+        that were not hits come first, since the next build likely compiles them.
 
         Raises:
             ToolError: the toolchain is incomplete, or a worker cannot be started.
         """
-        variants = [r.variant for r in sorted(report.results, key=lambda r: r.status == "hit")]
-        if report.context is not None:
-            self._warm.keep_ready(variants, report.context, store)
+        if report.context is None:
+            return
+        setup, pool = self._find_compiler()
+        pool.context = Introduction.of(setup, report.context, store)
+        results = sorted(report.results, key=lambda result: result.status == "hit")
+        targets = {r.variant.target.arch: r.variant.target for r in results}
+        first = islice(targets.items(), pool.jobs)
+        pool.keep_ready({arch: Rehearse(target=target) for arch, target in first})

@@ -94,7 +94,7 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
 
 def _workers_path() -> list[str]:
     """Return `sys.path` as in workers: without the script's folder at the front."""
-    if _has_safe_path():
+    if sys.flags.safe_path:  # Python was started with `-P`
         return sys.path
     main = sys.modules.get("__main__")
     script = getattr(main, "__file__", None)
@@ -102,11 +102,6 @@ def _workers_path() -> list[str]:
     unsafe = os.getcwd() if by_name or not script else str(Path(script).resolve().parent)
     named = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     return [p for p in sys.path if p and (p != unsafe or p in set(named))]
-
-
-def _has_safe_path() -> bool:
-    """Return True if this process was started with `-P`."""
-    return sys.flags.safe_path
 
 
 def hidden(folders: Sequence[str]) -> list[str]:

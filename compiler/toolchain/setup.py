@@ -37,6 +37,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -333,15 +334,7 @@ class Setup(Struct, frozen=True):
         identity = toolchain_identity(self.toolchain, digests.digest)
         if variables is None:
             variables = key_variables(self.environment)
-        return Context(identity, variables, digests, self.versions_now)
-
-    def versions_now(self) -> dict[str, str]:
-        """Return the versions of the toolchain's parts.
-
-        Raises:
-            ToolError: the assembler does not report its version.
-        """
-        return versions_of(self.toolchain)
+        return Context(identity, variables, digests, partial(versions_of, self.toolchain))
 
     def record(self, digests: FileDigests) -> dict[str, object]:
         """Return the toolchain as artifacts record it: versions, and digests of the binaries.

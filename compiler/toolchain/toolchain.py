@@ -412,14 +412,11 @@ def _jax_items(cuda: int) -> Iterator[Item]:
 def _tool_items(cuda: int, ptxas: Path | None) -> Iterator[Item]:
     nvcc, install = find_package(nvcc_name(cuda)), _install(f"cuda{cuda}")
     folder = nvidia_folder(cuda, nvcc.root) if nvcc else Path()
-    assembler = Item("ptxas", "", "assembles", fix=install)
-    if ptxas:
-        assembler = replace(assembler, path=str(ptxas), fix="")
-    yield _tool(assembler, ptxas or folder / "bin" / "ptxas")
+    own = Item("ptxas", "", "assembles", path=str(ptxas or ""), fix="" if ptxas else install)
+    yield _tool(own, ptxas or folder / "bin" / "ptxas")
     linker = Item("nvlink", "", "links", fix=install)
     if cuda < 13:  # kernels are compiled without it
-        without = "NVIDIA's wheel for CUDA 12 has none"
-        linker = replace(linker, purpose=without, needed=False, fix="")
+        linker = Item("nvlink", "", "NVIDIA's wheel for CUDA 12 has none", needed=False)
     yield _tool(linker, folder / "bin" / "nvlink")
     library = Item("libdevice", "", "mathematical functions", fix=install)
     yield _tool(library, folder / LIBDEVICE, runs=False)

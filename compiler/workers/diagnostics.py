@@ -18,32 +18,23 @@ import re
 import stat
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from pallasc.cache.manifests import Manifest
+from msgspec.structs import replace
+
+from pallasc.cache.manifests import LONGEST_TEXT, MOST_DIAGNOSTICS, Diagnostic, Manifest
 from pallasc.compiler.toolchain.modules import module_of
-from pallasc.errors import Location
 from pallasc.specs.canonical import labelled_key
 
 if TYPE_CHECKING:
     import logging
     from types import FrameType
 
-    from pallasc.cache.manifests import DiagnosticJson
     from pallasc.cache.store import Store
 
 Stage = Literal["lower", "compile"]
-
-STDERR = "stderr"
-"""The kind of text on standard error."""
-STDOUT = "stdout"
-"""The kind of text that a Python spec wrote to standard output."""
-LONGEST_TEXT = 2000
-MOST = 50
-"""Maximum number of different diagnostics; others are left out."""
 
 _NOISE = (
     # XLA's alarms about slow operations, and the lines after them: they depend on the machine's
@@ -74,57 +65,6 @@ _IDENTITY = re.compile(r"\b(?:139|140)\d{12}\b")
 _PROCESS = re.compile(r"\b([pt]id)([ =:#]+)\d+\b", re.IGNORECASE)
 _DURATION = re.compile(r"\b\d+\.\d+(?=\s?(?:[mun\N{MICRO SIGN}]?s|sec|secs|seconds|min|minutes)\b)")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
-    """A warning, a log record, or some lines of output.
-
-    Attributes:
-        stage: the stage: tracing and lowering, or compilation by XLA.
-        kind: the class of a warning, the level of a log record (`WARNING` or above), or `stderr`.
-        source: file and line of a warning, the name of a logger, or "".
-        text: the message, of bounded length.
-        count: number of occurrences.
-    """
-
-    stage: Stage
-    kind: str
-    source: str
-    text: str
-    count: int = 1
-
-    def __str__(self) -> str:
-        """Return `kernels.py:4: UserWarning: no tuning for this shape (3 times)`."""
-        parts = [part for part in (self.source, self.kind) if part]
-        times = f" ({self.count:,} times)" if self.count > 1 else ""
-        return f"{': '.join(parts)}: {self.text}{times}"
-
-    def place(self, base_dir: str) -> Location | None:
-        """Return the line that it comes from if its file is in the spec's folder."""
-        file, _, line = self.source.rpartition(":")
-        path = os.path.join(base_dir, file)
-        if not file or not line.isdecimal() or not os.path.isfile(path):
-            return None
-        return Location(path, int(line))
-
-    def to_json(self) -> DiagnosticJson:
-        """Return it as stored in manifests and reports."""
-        return cast("DiagnosticJson", asdict(self))
-
-
-def from_json(diagnostics: Sequence[DiagnosticJson]) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest; their number and lengths are bounded."""
-    return tuple(
-        Diagnostic(
-            "compile" if each["stage"] == "compile" else "lower",
-            each["kind"][:LONGEST_TEXT],
-            each["source"][:LONGEST_TEXT],
-            each["text"][: LONGEST_TEXT + 1],
-            each["count"],
-        )
-        for each in diagnostics[:MOST]
-    )
 
 
 def stable(text: str, folders: Mapping[str, str]) -> str:
@@ -160,19 +100,19 @@ def lines_of(text: str) -> list[str]:
 
 
 def merged(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Merge equal diagnostics and count them, in the order of first appearance, `MOST` at most."""
+    """Merge equal diagnostics and count them, in the order of first appearance; omit too many."""
     counts: dict[Diagnostic, int] = {}
     for diagnostic in diagnostics:
         plain = replace(diagnostic, count=1)
         counts[plain] = counts.get(plain, 0) + diagnostic.count
     distinct = [replace(diagnostic, count=count) for diagnostic, count in counts.items()]
-    return tuple(distinct[:MOST])
+    return tuple(distinct[:MOST_DIAGNOSTICS])
 
 
 # ---- listening, in a worker
 
 _OURS = "pallasc.compiler."
-_KINDS = {1: STDOUT, 2: STDERR}
+_KINDS = {1: "stdout", 2: "stderr"}
 """The kind of text by file descriptor."""
 _MOST_READ_BYTES = 1 << 20
 """Maximum number of bytes read; only the end of a longer output is read."""
@@ -255,6 +195,7 @@ class Listener:
 
     def _add(self, kind: str, source: str, text: str) -> None:
         module = self.importing if kind in _KINDS.values() else _importing(sys._getframe(2))
+        kind, source = kind[:LONGEST_TEXT], source[:LONGEST_TEXT]
         diagnostic = Diagnostic(self.stage, kind, source, stable(text, self._folders))
         if diagnostic.text:
             (self._imported.setdefault(module, []) if module else self._own).append(diagnostic)
@@ -311,14 +252,14 @@ def action_name(action_key: str) -> str:
     return labelled_key({"warnings": action_key})
 
 
-def store_for_action(store: Store, action_key: str, diagnostics: Sequence[Diagnostic]) -> None:
+def store_for_action(store: Store, action_key: str, diagnostics: tuple[Diagnostic, ...]) -> None:
     """Store the diagnostics of an artifact under its action key, if there are any."""
     if diagnostics:
-        found = [diagnostic.to_json() for diagnostic in diagnostics]
-        store.put_manifest(action_name(action_key), Manifest(action=action_key, warnings=found))
+        manifest = Manifest(action=action_key, warnings=diagnostics)
+        store.put_manifest(action_name(action_key), manifest)
 
 
 def stored_for_action(store: Store, action_key: str) -> tuple[Diagnostic, ...]:
     """Return the stored diagnostics of the artifact of an action key."""
     manifest = store.get_manifest(action_name(action_key))
-    return from_json(manifest.warnings) if manifest else ()
+    return manifest.warnings if manifest else ()

@@ -19,7 +19,6 @@ import re
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -27,10 +26,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pallasc import errors
+from pallasc.cache.manifests import Diagnostics
 from pallasc.cache.store import PutResult
 from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.lowering import LineTable
-from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.errors import CompileError, Location, PallascError, SpecError, bounded
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Variant
@@ -50,7 +49,6 @@ class _ErrorText(Struct, frozen=True):
     message: str
     hint: str | None
     location: Location | None
-    exit_code: int
     field: str = ""
     kind: str = ""
 
@@ -60,36 +58,16 @@ class _ErrorText(Struct, frozen=True):
         place = error.field if isinstance(error, SpecError) else ""
         hint = error.hint and bounded(error.hint)
         message, location = bounded(error.message), error.location
-        return _ErrorText(public, message, hint, location, error.exit_code, place, error.kind)
+        return _ErrorText(public, message, hint, location, place, error.kind)
 
     def error(self) -> PallascError:
-        if not 0 < self.exit_code < 256:
-            raise ValueError(f"exit code {self.exit_code}")
         public = getattr(errors, self.type, None)
         kind = public if isinstance(public, type) and issubclass(public, PallascError) else None
         error = (kind or CompileError)(self.message, location=self.location, hint=self.hint)
         error.kind = self.kind
-        error.exit_code = self.exit_code
         if isinstance(error, SpecError):
             error.field = self.field
         return error
-
-
-def plain(value: object) -> Any:
-    """Return a value as plain JSON data."""
-    return msgspec.to_builtins(value, enc_hook=_encode)
-
-
-def read_object(kind: Any, data: object) -> Any:
-    """Return the value of type `kind` that `plain` converted; unknown fields are ignored.
-
-    Raises:
-        ValueError: a field is missing or has another type.
-    """
-    try:
-        return msgspec.convert(data, kind, dec_hook=_decode)
-    except (TypeError, RecursionError, msgspec.MsgspecError) as error:
-        raise ValueError(str(error)) from error
 
 
 def _encode(value: Any) -> object:
@@ -112,8 +90,6 @@ def _decode(kind: Any, value: Any) -> object:
 
 R = TypeVar("R", bound="Reply")
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
-
 
 class Reply(Struct, frozen=True, kw_only=True, tag=True):
     """A worker's reply to a request.
@@ -127,17 +103,14 @@ class Reply(Struct, frozen=True, kw_only=True, tag=True):
 
     task: int | None = None
     tainted: bool = False
-    diagnostics: tuple[Diagnostic, ...] = ()
+    diagnostics: Diagnostics = ()
     output: str = ""
-
-    def __post_init__(self) -> None:
-        if len(self.diagnostics) > MOST:
-            raise ValueError(f"more than {MOST} diagnostics")
 
     def line(self) -> bytes:
         """Return the reply as a line of JSON."""
         # msgspec's own encoder rejects the characters that Python uses for bytes of paths.
-        return json.dumps(plain(self), separators=(",", ":")).encode() + b"\n"
+        data = msgspec.to_builtins(self, enc_hook=_encode)
+        return json.dumps(data, separators=(",", ":")).encode() + b"\n"
 
     def require(self, kind: type[R]) -> R:
         """Return the reply, which must be of class `kind`.
@@ -176,22 +149,13 @@ class Failed(Reply, frozen=True, kw_only=True):
     place: Location | None = None
 
     @staticmethod
-    def because_of(
-        error: PallascError,
-        diagnostics: tuple[Diagnostic, ...] = (),
-        missed: Mapping[str, str] = _NOTHING,
-    ) -> Failed:
-        """Return the reply for an error."""
+    def because_of(error: PallascError, **known: Any) -> Failed:
+        """Return the reply for an error; `known` are its other fields."""
         cause: BaseException | None = error
         # An error that is re-raised "from" itself is its own cause.
         while isinstance(cause, PallascError) and cause.__cause__ is not cause:
             cause = cause.__cause__
-        return Failed(
-            error=error,
-            diagnostics=diagnostics,
-            out_of_memory=isinstance(cause, MemoryError),
-            missed=missed,
-        )
+        return Failed(error=error, out_of_memory=isinstance(cause, MemoryError), **known)
 
 
 class Collected(Reply, frozen=True, kw_only=True):
@@ -243,7 +207,6 @@ class Compiled(Reply, frozen=True, kw_only=True):
     manifest: Mapping[str, object] | None = None
 
     def __post_init__(self) -> None:
-        Reply.__post_init__(self)
         for key in (self.action, self.digest):
             if key and not re.fullmatch("[0-9a-f]{64}", key):
                 raise ValueError(f"{key!r} is not a SHA-256 digest")
@@ -295,10 +258,10 @@ class Request(Struct, frozen=True, kw_only=True):
             ValueError: it is malformed.
         """
         try:
-            data = json.loads(line)
-        except RecursionError as error:
-            raise ValueError("values too deep in each other") from error
-        reply: Reply = read_object(self.reply | Failed, data)
+            kinds: Any = self.reply | Failed
+            reply: Reply = msgspec.convert(json.loads(line), kinds, dec_hook=_decode)
+        except (TypeError, RecursionError, msgspec.MsgspecError) as error:
+            raise ValueError(str(error)) from error
         if reply.task not in (None, self.task):
             raise ValueError(f"a reply to request {reply.task}")
         return reply
@@ -347,7 +310,7 @@ class Introduction(Request, frozen=True, kw_only=True):
             ptxas=setup.toolchain.ptxas,
             toolkit=setup.toolkit,
             identity=context.for_actions(),
-            versions=setup.versions_now(),
+            versions=context.versions(),
             variables=context.variables,
             store=store.root,
             signing=store.trust.strict,

@@ -225,14 +225,9 @@ class Pool:
         """
         for worker in [worker for worker in self._workers if worker.task is None]:
             is_left_over = worker.group not in (None, group) and worker.group not in self._waiting
-            if is_left_over or not worker.is_fit():
+            if is_left_over or (fresh and worker.served) or not worker.is_fit():
                 self._end(worker)
         idle = [worker for worker in self._workers if worker.task is None]
-        if fresh:
-            unused = [worker for worker in idle if not worker.served]
-            if idle and not unused and len(self._workers) >= self.jobs:
-                self._end(idle[0])
-            idle = unused
         of_group = (w for w in idle if w.group == group)
         ready = (w for w in idle if w.arch == group[0] and w.context == self.context)
         warm = (w for w in idle if w.group is None and w.arch is None)

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pallasc.cache.manifests import About, Trust
+from pallasc.cache.manifests import About, Diagnostic, Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import PutResult, Store
 from pallasc.compiler.inputs import recorders
@@ -42,7 +42,6 @@ from pallasc.compiler.lowering.lower import Job
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
 from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import (
-    Diagnostic,
     Listener,
     merged,
     store_for_action,
@@ -107,7 +106,8 @@ def _collect(request: messages.Collect) -> Reply:
         try:
             specs = collect_python(file, shown=request.path)
         except PallascError as error:
-            return Failed.because_of(error, listener.diagnostics(), missed_of([name], folder, ()))
+            missed = missed_of([name], folder, ())
+            return Failed.because_of(error, diagnostics=listener.diagnostics(), missed=missed)
         diagnostics = listener.diagnostics()
     tables = [spec.table for spec in specs if spec.table]
     machines = [file for spec in specs if spec.program for file in spec.program.files]
@@ -262,9 +262,9 @@ class Session:
             try:
                 return self._compiled(request)
             except PallascError as error:
-                missed = missed_of(_entry_modules(variant), variant.base_dir, earlier)
-                return replace(
-                    Failed.because_of(error, missed=missed),
+                return Failed.because_of(
+                    error,
+                    missed=missed_of(_entry_modules(variant), variant.base_dir, earlier),
                     compiling=self.listener.stage == "compile",
                     repeat=bool(self.listener.importing) and self.shared.was_unloaded(error),
                 )
@@ -392,7 +392,7 @@ class Session:
             request=fields_text(request.fields),
             fields=fields_text(fields),
             printed=made.printed,
-            diagnostics=[each.to_json() for each in made.diagnostics],
+            diagnostics=made.diagnostics,
             record=made.digest,
         )
         return replace(made, manifest=manifest.to_json())

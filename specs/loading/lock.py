@@ -9,7 +9,7 @@ is tuned:
     component = "  " key ": {" [ "version: " text ", " ] "digest: " digest "}" LF
     table     = "  " key ": " digest LF
     variant   = "  " key ": {action: " digest ", artifact: " digest ", request: " digest
-                [ ", resources: {" numbers "}" ] [ ", cost: " seconds ] "}" LF
+                [ ", resources: {" numbers "}" ] "}" LF
     numbers   = [ "registers: " n ", " ] [ "spill_bytes: " n ", " ] [ "stack_bytes: " n ", " ]
                 [ "smem_bytes: " n ", " ] [ "occupancy: " n ", " ] [ "cubin_bytes: " n ", " ],
                 less the comma at the end
@@ -17,7 +17,6 @@ is tuned:
               | text in double quotes, with YAML escapes for unprintable characters
     text      = text in double quotes
     digest    = 64 lower-case hexadecimal digits
-    seconds   = digits [ "." digits ], two significant digits
 
 YAML limits such keys: one with more than 1000 characters becomes "  ? key" LF "  : {…}" LF.
 
@@ -27,9 +26,6 @@ YAML limits such keys: one with more than 1000 characters becomes "  ? key" LF "
   key, which shows that a spec changed if nothing is known of its sources
 * `resources` are the known numbers of `specs/resources.py` for the artifact: budget rules compare
   with them, and `pallasc diff` shows them if nothing else is available
-* `cost` is the variant's compile time; only `--shard` uses it, to divide the work. It does not
-  change while a new time is within a factor of two, or half a second; otherwise every update would
-  change every line
 * a table's key is a kernel and a target, `matmul@h100-sxm`. Its digest covers the spec's `tune`
   field and all rows of the kernel for that model (`tuned_digest_text` in `specs/tuning.py`): which
   variants are used where, and their measurements
@@ -43,7 +39,7 @@ parser, so it is fast even for ten thousand variants.
 
 History:
     1  the first version.
-    2  adds costs; a lock of schema 1 is read as one without them.
+    2  adds compile times, `, cost: 1.8` at the end of a variant; they are ignored now.
     3  adds resources; older locks are read as locks without them.
     4  adds tables; used only if there are any, so that other locks do not change.
 """
@@ -83,14 +79,6 @@ PLAIN = rf"[A-Za-z_](?:[{_WORD} ]*[{_WORD}])?"
 _LONGEST_KEY = 1000
 """YAML allows 1024 characters before the colon."""
 
-_NEAR = 2
-_NEAR_S = 0.5
-"""Compile times of one variant vary this much between machines, and between runs on a busy one; the
-first kernel that a process compiles takes some tenths of a second longer."""
-
-_LEAST_COST_S = 0.01
-_MOST_COST_S = 90_000.0
-
 _PLAIN_KEY = re.compile(PLAIN)
 
 
@@ -113,15 +101,13 @@ class Component(NamedTuple):
 class Lock:
     """The content of a lock file.
 
-    Components are keyed by label; variants, costs, and resources by variant id; tables by kernel
-    and target. A cost is a compile time in seconds; variants of unknown compile time have none.
-    Locks written by older versions of pallasc have no resources. A table is the digest of a tuned
-    kernel's rows and of its spec's `tune` field.
+    Components are keyed by label; variants and resources by variant id; tables by kernel and
+    target. Locks written by older versions of pallasc have no resources. A table is the digest of a
+    tuned kernel's rows and of its spec's `tune` field.
     """
 
     toolchain: Mapping[str, Component] = field(default_factory=dict)
     variants: Mapping[str, Entry] = field(default_factory=dict)
-    costs: Mapping[str, float] = field(default_factory=dict)
     resources: Mapping[str, Resources] = field(default_factory=dict)
     tables: Mapping[str, str] = field(default_factory=dict)
 
@@ -162,10 +148,7 @@ def lock_text(lock: Lock) -> str:
     lines = [*NOTES, f"schema: {TABLES_SCHEMA if lock.tables else LOCK_SCHEMA}"]
     lines += _section("toolchain", {k: _component(v) for k, v in lock.toolchain.items()})
     lines += _section("tables", lock.tables) if lock.tables else []
-    entries = {
-        name: _entry(entry, lock.costs.get(name), lock.resources.get(name))
-        for name, entry in lock.variants.items()
-    }
+    entries = {n: _entry(entry, lock.resources.get(n)) for n, entry in lock.variants.items()}
     lines += _section("variants", entries)
     return "\n".join(lines) + "\n"
 
@@ -186,15 +169,12 @@ def _component(component: Component) -> str:
     return f"{{{version}digest: {component.digest}}}"
 
 
-def _entry(entry: Entry, cost_s: float | None, resources: Resources | None) -> str:
+def _entry(entry: Entry, resources: Resources | None) -> str:
     text = f"action: {entry.action}, artifact: {entry.artifact}, request: {entry.request}"
     if resources is not None:
         numbers = zip(Resources._fields, resources, strict=True)
         known = ", ".join(f"{name}: {value}" for name, value in numbers if value is not None)
         text += f", resources: {{{known}}}"
-    if cost_s is not None:
-        seconds = f"{cost_s:.6f}".rstrip("0").rstrip(".")  # an exponent would be text in YAML
-        text += f", cost: {seconds}"
     return f"{{{text}}}"
 
 
@@ -243,14 +223,11 @@ def compare(
 def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
     """Return a lock updated with `new`; other entries remain unless `new` is complete (`whole`).
 
-    If the toolchains have the same digests, the old version texts remain. An old cost remains if
-    the new one is close to it, or if `new` has none.
+    If the toolchains have the same digests, the old version texts remain.
     """
     retained = {} if whole else lock.variants
     same = not differing(lock.toolchain, new.toolchain)
     variants = {**retained, **new.variants}
-    costs = {name: cost_s for name, cost_s in lock.costs.items() if name in variants}
-    costs |= {name: settled_cost(costs.get(name), now_s) for name, now_s in new.costs.items()}
     resources = {
         name: each
         for name, each in lock.resources.items()
@@ -260,7 +237,7 @@ def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
     again = {*lock.tables} if whole else tuned_in(new.variants)
     tables = {name: own for name, own in lock.tables.items() if name not in again}
     tables |= new.tables
-    return Lock(lock.toolchain if same else new.toolchain, variants, costs, resources, tables)
+    return Lock(lock.toolchain if same else new.toolchain, variants, resources, tables)
 
 
 def tuned_in(variants: Iterable[str]) -> set[str]:
@@ -285,20 +262,6 @@ def changed_tables(
         names: the keys to compare.
     """
     return sorted(name for name in names if before.get(name) != after.get(name))
-
-
-def settled_cost(before_s: float | None, now_s: float) -> float:
-    """Return the cost to record in a lock: the old one if the new time is close to it.
-
-    Args:
-        before_s: the cost in the lock, None if it has none.
-        now_s: the new compile time.
-    """
-    if before_s is not None:
-        is_near = before_s / _NEAR <= now_s <= before_s * _NEAR
-        if is_near or abs(now_s - before_s) <= _NEAR_S:
-            return before_s
-    return float(f"{min(max(now_s, _LEAST_COST_S), _MOST_COST_S):.2g}")
 
 
 def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
@@ -357,7 +320,7 @@ _ROWS = {
     "variants": re.compile(
         rf"  {_NAME}: \{{action: (?P<action>{DIGEST}), artifact: (?P<artifact>{DIGEST}), "
         rf"request: (?P<request>{DIGEST})(?P<resources>, resources: \{{{_NUMBERS}\}})?"
-        r"(?:, cost: (?P<cost>\d{1,9}(?:\.\d{1,9})?))?\}"
+        r"(?:, cost: \d{1,9}(?:\.\d{1,9})?)?\}"
     ),
 }
 
@@ -422,7 +385,6 @@ def parse_lock(text: str, file: str) -> Lock:
             for name, row in rows["toolchain"].items()
         },
         {name: Entry(*row.group(*Entry._fields)) for name, row in variants.items()},
-        {name: float(row["cost"]) for name, row in variants.items() if row["cost"]},
         {name: _resources(row) for name, row in variants.items() if row["resources"]},
         {name: row["digest"] for name, row in rows.get("tables", {}).items()},
     )

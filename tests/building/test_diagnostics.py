@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.manifests import LONGEST_TEXT, MOST_DIAGNOSTICS, Diagnostic
 from pallasc.cache.store import Store
-from pallasc.compiler.workers.diagnostics import (
-    LONGEST_TEXT,
-    MOST,
-    Diagnostic,
-    from_json,
-    lines_of,
-    merged,
-    stable,
-    store_for_action,
-)
+from pallasc.compiler.workers.diagnostics import lines_of, merged, stable, store_for_action
 
 KERNELS = """\
 import logging, os, subprocess, sys, time, warnings
@@ -109,7 +101,7 @@ def test_a_variant_that_is_lowered_again_keeps_what_xla_said(
     first = results(first_build[1])["first"]
     # XLA says hardly anything of itself: this stands for it.
     of_xla = Diagnostic("compile", "stderr", "", "ptxas warning : spilled")
-    kept = [*first.diagnostics, of_xla]
+    kept = (*first.diagnostics, of_xla)
     store_for_action(built.store, first.action_key, kept)
     built.write("kernels.py", KERNELS + "# a comment\n")
     again = results(built.build(jobs=1))["first"]
@@ -192,16 +184,10 @@ def test_lines_of_the_machine_alone_are_left_out_and_indented_ones_belong_to_the
 def test_equal_ones_are_counted_and_too_many_too() -> None:
     many = [Diagnostic("lower", "stderr", "", str(n % 70)) for n in range(140)]
     found = merged(many)
-    assert len(found) == MOST
+    assert len(found) == MOST_DIAGNOSTICS
     assert {each.count for each in found[:-1]} == {2}
     assert found[-1].text != found[0].text
 
 
-def test_no_more_of_a_manifest_is_read_than_is_written() -> None:
-    much = Diagnostic("lower", "k" * 10_000, "s" * 10_000, "t" * 10_000).to_json()
-    found = from_json([much] * 1000)
-    assert len(found) == MOST
-    assert len(str(found[0])) < 3 * LONGEST_TEXT + 10
+def test_a_long_text_is_cut() -> None:
     assert stable("x" * 10_000, {}) == "x" * LONGEST_TEXT + "…"
-    diagnostic = Diagnostic("compile", "UserWarning", "k.py:4", "no", 3)
-    assert from_json([diagnostic.to_json()]) == (diagnostic,)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from pallasc.cache.manifests import MOST_DIAGNOSTICS, Diagnostic
 from pallasc.cache.store import PutResult
-from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.compiler.workers.messages import Compile, Compiled, Failed, Reply, Request
 from pallasc.errors import CompileError, Location, SpecError
 
@@ -42,7 +42,8 @@ def read(request: Request, data: object) -> Reply:
         ("type", 1), ("type", "Collected"), ("action", "../x"), ("action", None),
         ("status", "hit!"), ("seconds", -1), ("seconds", float("nan")), ("seconds", float("inf")),
         ("seconds", True), ("warnings", [1]), ("diagnostics", [{}]),
-        ("diagnostics", [WARNING.to_json()] * (MOST + 1)), ("record", []), ("blobs", {"k": 1}),
+        ("diagnostics", [asdict(WARNING)] * (MOST_DIAGNOSTICS + 1)), ("record", []),
+        ("blobs", {"k": 1}),
         ("blobs", {"k": "=!"}), ("put", [True, "1"]), ("task", 4), ("task", "3"),
     ],
 )  # fmt: skip
@@ -73,7 +74,7 @@ def test_an_error_knows_whether_memory_ran_out() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        None, [], {"exit_code": 0}, {"exit_code": "2"}, {"message": None}, {"hint": 1},
+        None, [], {"message": None}, {"hint": 1},
         {"location": "a.yaml"}, {"location": ["a"]}, {"type": 5},
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 
 from pallasc.compiler.builds.remote_tier import namespace
 from pallasc.compiler.inputs.manifest import RememberedToolchain
+from pallasc.compiler.toolchain.identity import versions_of
 from pallasc.compiler.toolchain.setup import Setup, prepare
 
 
@@ -23,7 +24,7 @@ def test_a_namespace_is_of_versions_and_the_salt_and_hashes_no_file(
     def refused(*_: object) -> None:
         raise AssertionError("a file was hashed")
 
-    versions, before = setup.versions_now(), namespace(setup)
+    versions, before = versions_of(setup.toolchain), namespace(setup)
     assert namespace(RememberedToolchain({}, versions, "")) == before
     assert namespace(RememberedToolchain({}, {**versions, "jaxlib": "0.0.1"}, "")) != before
     monkeypatch.setattr("pallasc.cache.stat_digest._hash_file", refused)

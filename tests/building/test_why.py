@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from pallasc.cli.output.build_text import difference_lines
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import Explainer, Explanation
+from pallasc.compiler.toolchain.identity import versions_of
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import version_of
 
@@ -33,7 +34,9 @@ def built(make_project: Any) -> Any:
 def explained(project: Any, before: str, now: str, **identity: str) -> Explanation:
     """Return the explanation where the toolchain has other digests, and a part another version."""
     with prepare() as setup:
-        versions = {name: text.replace(before, now) for name, text in setup.versions_now().items()}
+        versions = {
+            name: text.replace(before, now) for name, text in versions_of(setup.toolchain).items()
+        }
         context = setup.context(project.store)
     other = replace(context, identity={**context.identity, **identity}, versions=lambda: versions)
     lookup = Lookup(other, project.store)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made_bundles import make_artifact
 
-from pallasc.compiler.builds.bundling import Differences, Repository, find_repository, origins
+from pallasc.compiler.builds.bundling import Repository, find_repository, origins
 from pallasc.specs.bundle.manifest import Provenance, pack_provenance
 from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.spec import Spec
@@ -124,16 +124,16 @@ def test_changed_files_make_it_dirty(found: Repository, monkeypatch: pytest.Monk
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.setenv(name, "/elsewhere")
     assert find_repository(found.root) == found
-    assert found.differences([]).dirty is False
+    assert found.differences([]) == ()
     file = found.root / "kernel.py"
     file.write_text("other")
-    assert found.differences([]).dirty is True
-    assert found.differences([], ignore=[file]).dirty is False
+    assert found.differences([]) == ("kernel.py",)
+    assert found.differences([], ignore=[file]) == ()
     file.write_text("k")
     os.utime(file, (1, 1))
-    assert found.differences([]).dirty is False
+    assert found.differences([]) == ()
     file.unlink()
-    assert found.differences([]).dirty is True
+    assert found.differences([]) == ("kernel.py",)
 
 
 def test_programs_of_the_repository_never_run(found: Repository, git: Git, tmp_path: Path) -> None:
@@ -152,15 +152,15 @@ def test_programs_of_the_repository_never_run(found: Repository, git: Git, tmp_p
     attributes.write_text("*.py filter=own diff=own\n*.yaml filter=with.dots\\ and\\ words\n")
     os.utime(found.root / "kernel.py", (1, 1))  # so that git compares bytes
     os.utime(found.root / "specs" / "kernels.yaml", (1, 1))
-    assert found.differences([]).dirty is False
+    assert found.differences([]) == ()
     (found.root / "kernel.py").write_text("other")
-    assert found.differences([]).dirty is True
+    assert found.differences([]) == ("kernel.py",)
     assert not (tmp_path / "was-run").exists()
 
 
 def test_a_filter_that_stays_on_leaves_it_unknown(found: Repository, git: Git) -> None:
     git(found.root, "config", "filter.a=b.clean", "false")
-    assert found.differences([]) == Differences(None)
+    assert found.differences([]) is None
     (found.root / ".git" / "HEAD").write_text("broken")
-    assert found.differences([]).dirty is None
+    assert found.differences([]) is None
     assert find_repository(found.root) is None

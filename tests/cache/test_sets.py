@@ -112,6 +112,8 @@ WRONG: list[tuple[str, Any]] = [
     ("env", {"x": None}), ("missed", ["x"]), ("package_versions", {"x": 1}), ("versions", "x"),
     ("toolchains", {}), ("toolchains", [7]), ("toolchains", [{"identity": {"x": 1}}]),
     ("diagnostics", [{}]), ("diagnostics", {}), ("warnings", ["x"]),
+    ("diagnostics", GOOD["diagnostics"] * 51),
+    ("diagnostics", [{**GOOD["diagnostics"][0], "text": "t" * 2002}]),
     ("fields", {}), ("files", []), ("files", {"k": 1}), ("files", {"k": ""}),
     ("hidden", "x"), ("name", None), ("name", ["add"]), ("opened", {"x": 1}), ("packages", ["x"]),
     ("printed", 1), ("record", None), ("request", []), ("schema", "2"),

@@ -35,7 +35,6 @@ from pallasc.specs.artifacts.plan import (
 )
 from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import MODELS
-from pallasc.specs.spelling import amount
 
 PTX = b".version 9.0\n.target sm_90a\n"
 CUBINS = [b"first", b"second"]

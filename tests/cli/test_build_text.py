@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from pallasc.cache.manifests import Diagnostic
 from pallasc.cli.output.build_text import failure_lines, remarks, result_line, summary, unfinished
 from pallasc.cli.output.outcome import build_run, built
 from pallasc.cli.output.reports import report_json
 from pallasc.cli.output.text import error_text
-from pallasc.compiler.workers.diagnostics import Diagnostic
 from pallasc.errors import CompileError, Location, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
+from pallasc.cache.manifests import Diagnostic
 from pallasc.cli.output.progress import Live, Progress, heartbeat, status_lines, stderr_progress
 from pallasc.cli.output.text import Screen
 from pallasc.compiler.builds.report import Tick
-from pallasc.compiler.workers.diagnostics import Diagnostic
 
 COMPILED = "compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers"
 

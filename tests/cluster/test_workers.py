@@ -83,7 +83,7 @@ def test_a_worker_whose_answer(behavior: str, pair: Cluster) -> None:
         (GOOD[:-5], "Expecting"),
         (b"[]", "Expected `object`"),
         (b"\xff", "can't decode"),
-        (b'{"reply":' + b"[" * 400_000 + b"]" * 400_000 + b"}", "too deep"),
+        (b'{"reply":' + b"[" * 400_000 + b"]" * 400_000 + b"}", "recursion depth"),
         (3, "not bytes"),
     ],
 )

@@ -27,7 +27,6 @@ from pallasc.specs.loading.lock import (
     merged,
     parse_lock,
     read_lock,
-    settled_cost,
     write_lock,
 )
 from pallasc.specs.resources import Resources
@@ -50,7 +49,7 @@ MATMUL = "matmul[m=1024,dtype=bf16]@h100-sxm"
 JAX, LIBDEVICE = Component(digest("jax"), "0.12.0.1"), Component(digest("libdevice"))
 TOOLCHAIN = {"jax": JAX, "libdevice": LIBDEVICE}
 TAKEN = Resources(168, 0, 16, 65536, 8, 9512)
-LOCK = Lock(TOOLCHAIN, {MATMUL: A, "add@b200": B}, {MATMUL: 1.8}, {MATMUL: TAKEN})
+LOCK = Lock(TOOLCHAIN, {MATMUL: A, "add@b200": B}, {MATMUL: TAKEN})
 NUMBERS = (
     "resources: {registers: 168, spill_bytes: 0, stack_bytes: 16, smem_bytes: 65536, "
     "occupancy: 8, cubin_bytes: 9512}"
@@ -64,7 +63,7 @@ toolchain:
   libdevice: {{digest: {LIBDEVICE.digest}}}
 variants:
   add@b200: {shown(B)}
-  {MATMUL}: {shown(A)[:-1]}, {NUMBERS}, cost: 1.8}}
+  {MATMUL}: {shown(A)[:-1]}, {NUMBERS}}}
 """
 
 
@@ -88,7 +87,7 @@ def test_a_variant_is_one_line_and_lines_are_sorted() -> None:
 def test_what_is_written_is_read_and_is_yaml() -> None:
     assert read(TEXT) == LOCK
     data = yaml.safe_load(TEXT)
-    assert data["variants"][MATMUL] == {**A._asdict(), "resources": TAKEN._asdict(), "cost": 1.8}
+    assert data["variants"][MATMUL] == {**A._asdict(), "resources": TAKEN._asdict()}
     assert data["variants"]["add@b200"] == B._asdict()
     assert data["toolchain"]["jax"] == {"version": "0.12.0.1", "digest": JAX.digest}
 
@@ -170,8 +169,7 @@ DAMAGE = [
     (f", artifact: {B.artifact}", "", "pallasc.lock:8: "),
     (shown(B), "1", "pallasc.lock:8: no lock has '  add@b200: 1'."),
     ("  add@b200", "\tadd@b200", "pallasc.lock:8: "),
-    ("cost: 1.8", "cost: fast", "pallasc.lock:9: "),
-    ("cost: 1.8", "cost: -1", "pallasc.lock:9: "),
+    ("cubin_bytes: 9512}", "cubin_bytes: 9512}, cost: fast", "pallasc.lock:9: "),
     ("registers: 168", "registers: 168, registers: 9", "pallasc.lock:9: "),
     ("registers: 168", "warps: 9", "pallasc.lock:9: "),
     ("registers: 168", "registers: many", "pallasc.lock:9: "),
@@ -216,11 +214,12 @@ def test_writing_is_one_step_through_a_link_too_and_leaves_nothing_behind(tmp_pa
     assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
 
 
-def test_locks_of_older_schemas_lack_costs_or_resources() -> None:
-    old = TEXT.replace("schema: 3", "schema: 1").replace(f", {NUMBERS}, cost: 1.8", "")
-    assert read(old) == replace(LOCK, costs={}, resources={})
-    old = TEXT.replace("schema: 3", "schema: 2").replace(f", {NUMBERS}", "")
+def test_locks_of_older_versions_lack_resources_or_have_compile_times() -> None:
+    old = TEXT.replace("schema: 3", "schema: 1").replace(f", {NUMBERS}", "")
     assert read(old) == replace(LOCK, resources={})
+    old = TEXT.replace("schema: 3", "schema: 2").replace(NUMBERS, "cost: 1.8")
+    assert read(old) == replace(LOCK, resources={})
+    assert read(TEXT.replace(NUMBERS, f"{NUMBERS}, cost: 0.32")) == LOCK
 
 
 def test_a_lock_with_tables_has_schema_4_and_one_without_is_as_before() -> None:
@@ -244,47 +243,8 @@ def test_resources_go_with_the_artifact_that_has_them() -> None:
     assert merged(LOCK, Lock({"jax": JAX}, {MATMUL: A}), whole=True).resources == {MATMUL: TAKEN}
     assert merged(LOCK, Lock({"jax": JAX}, {MATMUL: C}), whole=True).resources == {}
     taken = {MATMUL: Resources(registers=9)}
-    new = Lock({"jax": JAX}, {MATMUL: C}, {}, taken)
+    new = Lock({"jax": JAX}, {MATMUL: C}, taken)
     assert merged(LOCK, new, whole=False).resources == taken
-
-
-@pytest.mark.parametrize(
-    ("before_s", "now_s", "expected"),
-    [
-        (None, 1.8372, "1.8"),
-        (None, 0.32499, "0.32"),
-        (None, 0.0001, "0.01"),
-        (None, 1e12, "90000"),
-        (1.8, 0.9, "1.8"),
-        (1.8, 3.6, "1.8"),
-        (1.8, 0.89, "0.89"),
-        (0.13, 0.64, "0.64"),
-        (0.6, 0.11, "0.6"),
-        (1.8374, 2, "1.8374"),
-    ],
-)
-def test_a_cost_is_rounded_and_stays_while_a_new_time_is_near_it(
-    before_s: float | None, now_s: float, expected: str
-) -> None:
-    before = Lock({}, {"z": A}, {} if before_s is None else {"z": before_s})
-    lock = merged(before, Lock({}, {"z": A}, {"z": now_s}), whole=True)
-    assert f", cost: {expected}}}\n" in lock_text(lock)
-    assert read(lock_text(lock)).costs == lock.costs
-
-
-@given(st.floats(0.01, 9e4), st.floats(0.5, 2))
-def test_a_cost_does_not_change_twice_by_times_that_are_alike(now_s: float, noise: float) -> None:
-    first = settled_cost(None, now_s)
-    assert settled_cost(first, first * noise) == first
-
-
-def test_costs_go_with_their_variants_and_stay_without_a_new_time() -> None:
-    kept = merged(LOCK, Lock({"jax": JAX}, {MATMUL: C}), whole=True)
-    assert (kept.variants, kept.costs) == ({MATMUL: C}, {MATMUL: 1.8})
-    new = Lock({"jax": JAX}, {"z": A})
-    whole, part = merged(LOCK, new, whole=True), merged(LOCK, new, whole=False)
-    assert (whole.variants, whole.costs) == ({"z": A}, {})
-    assert (part.variants, part.costs) == ({**LOCK.variants, "z": A}, {MATMUL: 1.8})
 
 
 def test_words_for_the_same_toolchain_stay() -> None:
@@ -298,14 +258,13 @@ def test_a_lock_of_many_entries_is_read_as_it_was_written_and_without_yaml(tmp_p
     path = tmp_path / "pallasc.lock"
     names = [f"matmul[m={i},layout=row major]@b200" for i in range(1000)]
     variants = {name: entry(name) for name in random.Random(0).sample(names, len(names))}
-    costs = {name: (index + 1) / 8 for index, name in enumerate(names) if index % 3}
     resources = {name: Resources(registers=i) for i, name in enumerate(names) if i % 5}
-    write_lock(path, Lock({"jax": JAX}, variants, costs, resources))
+    write_lock(path, Lock({"jax": JAX}, variants, resources))
     in_order = {name: variants[name] for name in names}
-    assert lock_text(Lock({"jax": JAX}, in_order, costs, resources)) == path.read_text()
+    assert lock_text(Lock({"jax": JAX}, in_order, resources)) == path.read_text()
     lock = read_lock(path)
     assert lock is not None
-    assert (lock.variants, lock.costs, lock.resources) == (variants, costs, resources)
+    assert (lock.variants, lock.resources) == (variants, resources)
     code = (
         "import sys, pathlib\nfrom pallasc.specs.loading.lock import read_lock\n"
         "read_lock(pathlib.Path(sys.argv[1]))\nprint('yaml' in sys.modules)"
