@@ -9,13 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import report_browser  # noqa: F401 - found here for the tests, which import it by its name
 from report_case import KERNELS, SPEC, Built
-
-sys.path.pop(0)
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build

@@ -7,15 +7,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import made as artifacts
+import pytest
 import rig as programs
 import standin as control
 import standin_torch as torch_control
@@ -23,14 +19,6 @@ import standin_torch as torch_control
 from pallasc.runtime.calls import launch, native_path
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.native.library import extension
-
-for name in (
-    "bundle_files", "c_exports", "exchange", "flat", "foreign", "native_build", "native_calls",
-    "native_comparison", "native_plans", "orders", "page_programs", "processes", "tuned_bundles",
-    "tuned_jobs",
-):  # fmt: skip
-    import_module(name)  # found here for the tests, which import it by its bare name
-sys.path.pop(0)
 
 FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -6,21 +6,15 @@ The stand-in driver gets what a GPU would, and executes the PTX of the cubin tha
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import emulated
 import made
 import numpy as np
 import pytest
 import standin as control
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import emulated
-
-sys.path.pop(0)
 
 import pallasc
 from pallasc.cache.store import Store
