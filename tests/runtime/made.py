@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -144,6 +145,13 @@ def artifact(
         **record,
     }
     return Artifact(made, blobs.__getitem__)
+
+
+def changed(made: Artifact, change: Callable[[dict[str, Any]], Any]) -> Artifact:
+    """Return an artifact whose plan, as JSON, a function has changed."""
+    plan = json.loads(json.dumps(made.record["plan"]))
+    change(plan)
+    return Artifact({**made.record, "plan": plan}, made.blob)
 
 
 def _bind(buffers: list[Buffer], path: str, text: str, role: Any) -> Binding:
@@ -308,6 +316,28 @@ def stream(device: int = 0, flags: int = 1) -> int:
 
     with active(get_device(device)) as driver:
         return int(driver.call("cuStreamCreate", flags, what="a stream"))
+
+
+@contextmanager
+def capture(stream: int, mode: int = 0) -> Iterator[list[Any]]:
+    """Capture a stream of GPU 0, globally by default; the graph is in the list in the end."""
+    from pallasc.runtime.device.devices import active, get_device
+
+    graph: list[Any] = []
+    with active(get_device(0)) as driver:
+        kind = driver.bindings.CUstreamCaptureMode(mode)
+        driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
+        yield graph
+        graph.append(driver.call("cuStreamEndCapture", stream, what="a capture"))
+
+
+def launch_graph(graph: list[Any], stream: int) -> None:
+    """Launch what was captured."""
+    from pallasc.runtime.device.devices import active, get_device
+
+    with active(get_device(0)) as driver:
+        ready = driver.call("cuGraphInstantiate", *graph, 0, what="a graph")
+        driver.call("cuGraphLaunch", ready, stream, what="a graph")
 
 
 def install() -> Framework:

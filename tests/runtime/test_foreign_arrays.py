@@ -153,34 +153,6 @@ def test_what_is_wrong_is_said_with_the_arguments_name(
         adds(right, foreign.CudaArray(tensor))
 
 
-def test_a_capsule_on_another_gpu_than_its_array_is_refused(
-    runtime: Any, adds: Any, framework: Any
-) -> None:
-    runtime.devices("9.0", "9.0")
-    odd = foreign.DlpackArray(framework.tensor(TEXT, device=1))
-    odd.__class__ = type(
-        "Lying", (foreign.DlpackArray,), {"__dlpack_device__": lambda self: (2, 0)}
-    )
-    with pytest.raises(ArgumentError, match=r"lies on device 1 of kind 2, and .* says GPU 0"):
-        adds(odd, foreign.DlpackArray(framework.tensor(TEXT)))
-
-
-def test_arrays_of_the_host_are_refused(adds: Any) -> None:
-    class Host:
-        def __init__(self) -> None:
-            self.array = np.zeros((4, 64), np.float32)
-            self.__dlpack_device__ = self.array.__dlpack_device__
-
-        def __dlpack_device__(self) -> Any:
-            return (1, 0)
-
-        def __dlpack__(self, **options: Any) -> Any:
-            return self.array.__dlpack__(**options)
-
-    with pytest.raises(ArgumentError, match="a is an array with __dlpack__ on the host"):
-        adds(Host(), Host())
-
-
 @pytest.mark.parametrize("array", [7, np.zeros((4, 4), np.float32).T, np.array([object()])])
 def test_a_device_array_takes_bytes_of_dense_arrays_only(array: Any, runtime: Any) -> None:
     with pytest.raises(ArgumentError, match="cannot be copied from"):

@@ -356,7 +356,7 @@ def test_an_extension_that_is_missing_or_broken_is_told(
 
 
 def test_the_tests_of_launches_pass_without_the_extension() -> None:
-    files = ("later_calls", "contexts", "retries", "routes")
+    files = ("later_calls", "contexts", "retries")
     names = [f"tests/runtime/test_{name}.py" for name in files]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
     done = subprocess.run(

@@ -13,60 +13,9 @@ import numpy as np
 import pytest
 import standin as control
 from rig import Rig, attribute, code_of, cubin, pointer, ptxas, value_of
-from standin import Device, Standin
+from standin import Standin
 
 from pallasc.specs.artifacts.cubin import parse_cubin
-
-
-@pytest.fixture
-def driver(standin: Standin) -> Any:
-    """Give `cuda.bindings.driver` after cuInit, without a context."""
-    from cuda.bindings import driver
-
-    assert code_of(driver.cuInit(0)) == 0
-    return driver
-
-
-def test_nothing_works_before_init(standin: Standin) -> None:
-    from cuda.bindings import driver
-
-    assert code_of(driver.cuDeviceGetCount()) == 3
-    assert code_of(driver.cuCtxGetCurrent()) == 3
-    assert value_of(driver.cuDriverGetVersion()) == 13000
-    assert code_of(driver.cuInit(1)) == 1
-    assert code_of(driver.cuInit(0)) == 0
-    assert value_of(driver.cuDeviceGetCount()) == 1
-
-
-def test_a_call_without_a_context_is_refused(driver: Any) -> None:
-    calls: tuple[Callable[[], Any], ...] = (
-        lambda: driver.cuMemAlloc(16),
-        lambda: driver.cuStreamCreate(0),
-        lambda: driver.cuEventCreate(0),
-        lambda: driver.cuCtxSynchronize(),
-        lambda: driver.cuCtxGetDevice(),
-        lambda: driver.cuMemGetInfo(),
-        lambda: driver.cuStreamSynchronize(0),
-        lambda: driver.cuMemAllocAsync(16, 0),
-    )
-    assert [code_of(call()) for call in calls] == [201] * len(calls)
-
-
-def test_memory_is_limited_and_counted(standin: Standin) -> None:
-    standin.devices(Device("9.0", memory_bytes=1 << 20))
-    rig = Rig(standin, cubin("sm_90a")).start()
-    driver = rig.driver
-    half = rig.allocate(1 << 19)
-    assert value_of(driver.cuMemGetInfo()) == (1 << 19, 1 << 20)
-    assert standin.live() == (1, 1 << 19)
-    calls = [
-        *(driver.cuMemAlloc(0), driver.cuMemAlloc((1 << 19) + 1)),
-        *(driver.cuMemAllocAsync(1 << 20, 0), driver.cuMemFree(half + 8)),
-        *(driver.cuMemFree(half), driver.cuMemFree(half), driver.cuMemFree(0)),
-    ]
-    assert [code_of(call) for call in calls] == [1, 2, 2, 1, 0, 1, 0]
-    assert int(value_of(driver.cuMemAllocAsync(1 << 20, 0))) % 512 == 0
-
 
 BAD_RANGES: dict[str, Callable[[Any, int, int], Any]] = {
     "to the host's memory": lambda d, a, h: d.cuMemcpyHtoD(h, h, 8),
@@ -267,19 +216,6 @@ def test_an_unsafe_call_ends_a_capture(rig: Rig, call: Callable[[Any, Any, int],
     assert code_of(rig.driver.cuStreamEndCapture(stream)) == 901
     assert _status(rig, stream) == 0
     assert code_of(call(rig.driver, stream, address)) == 0
-
-
-def test_a_capture_depends_on_nothing_outside_of_it(rig: Rig) -> None:
-    driver = rig.driver
-    first, other = _capture(rig), value_of(driver.cuStreamCreate(1))
-    event = value_of(driver.cuEventCreate(2))
-    assert code_of(driver.cuStreamWaitEvent(first, event, 0)) == 0  # never recorded: no work
-    assert code_of(driver.cuEventRecord(event, other)) == 0
-    assert code_of(driver.cuStreamWaitEvent(first, event, 0)) == 905
-    assert code_of(driver.cuStreamEndCapture(first)) == 901
-    second, third = _capture(rig), _capture(rig)
-    assert code_of(driver.cuEventRecord(event, second)) == 0
-    assert code_of(driver.cuStreamWaitEvent(third, event, 0)) == 902
 
 
 TILED: dict[str, Any] = {

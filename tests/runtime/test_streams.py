@@ -5,13 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import foreign
-import made
 import numpy as np
 import pytest
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.device.streams import stream_handle
 
 
@@ -51,54 +48,3 @@ def test_a_stream_of_any_library_has_a_handle(stream: Any, handle: int) -> None:
 def test_what_is_no_stream_is_refused(stream: Any) -> None:
     with pytest.raises(ArgumentError, match="stream must be a CUDA stream, not"):
         stream_handle(stream)
-
-
-@pytest.mark.parametrize("is_given", [True, False])
-def test_out_is_ordered_with_its_own_stream(is_given: bool, runtime: Any, framework: Any) -> None:
-    first, second = made.stream(), made.stream()
-    streams = {"a": first, "b": None, "out": second}
-    arrays = {
-        name: foreign.CudaArray(framework.tensor("f32[4, 64]"), stream=stream)
-        for name, stream in streams.items()
-    }
-    kernel = made.kernel(made.add())
-    options = {"stream": first} if is_given else {}
-    for _ in range(2):
-        runtime.clear_log()
-        kernel.into(**arrays, **options)
-        names = ("cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernelEx")
-        assert [(call.name, call.stream) for call in runtime.calls(*names)] == [
-            ("cuEventRecord", second), ("cuStreamWaitEvent", first), ("cuLaunchKernelEx", first),
-            ("cuEventRecord", first), ("cuStreamWaitEvent", second),
-        ]  # fmt: skip
-    assert runtime.count("cuEventDestroy_v2") == 4
-
-
-class _Producer:
-    """An array with DLPack only, which remembers the streams that it was asked with."""
-
-    def __init__(self, array: DeviceArray) -> None:
-        self.array = array
-        self.asked: list[int | None] = []
-
-    @property
-    def __cuda_array_interface__(self) -> Any:
-        raise AttributeError("no name for its dtype")
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self.array.__dlpack_device__()
-
-    def __dlpack__(self, *, stream: int | None = None) -> Any:
-        self.asked.append(stream)
-        return self.array.__dlpack__(stream=stream)
-
-
-def test_a_dlpack_producer_is_asked_for_the_stream_of_the_launch(runtime: Any) -> None:
-    mine = made.stream()
-    a, b = (_Producer(DeviceArray((4, 64), "f32")) for _ in range(2))
-    kernel = made.kernel(made.add())
-    kernel(a, b)
-    assert (a.asked, b.asked) == ([1], [1])
-    assert runtime.count("cuStreamWaitEvent") == 0
-    kernel(a, b, stream=mine)
-    assert a.asked == [1, -1]

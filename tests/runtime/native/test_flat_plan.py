@@ -63,9 +63,7 @@ def _over_each_other() -> Artifact:
 
 
 def _on_two_devices() -> Artifact:
-    artifact = made.add()
-    plan = {**artifact.record["plan"], "mesh": [["x", 2]]}
-    return Artifact({**artifact.record, "plan": plan}, artifact.blob)
+    return made.changed(made.add(), lambda plan: plan.update(mesh=[["x", 2]]))
 
 
 def _writing(step: Fill | Copy) -> Artifact:
