@@ -200,13 +200,6 @@ def test_what_is_neither_artifact_nor_kernel_is_refused(given: Any, what: str, h
     assert hint in (told.value.hint or "")
 
 
-def test_the_kernel_of_an_artifact_is_executed(artifact: pallasc.Artifact, x: np.ndarray) -> None:
-    kernel = pallasc.open_artifact(artifact)
-    np.testing.assert_array_equal(pallasc.emulate(kernel, x, y=x), x + x)
-    with pytest.raises(ArgumentError, match=r"x has shape \[1024\]"):
-        pallasc.emulate(kernel, x[0], x)
-
-
 @pytest.fixture(scope="module")
 def tiles(made: dict[str, pallasc.Artifact]) -> Any:
     """Return variants of one kernel: two for the same arrays, one for others."""
@@ -224,14 +217,3 @@ def test_of_a_kernel_the_variant_is_executed_that_takes_the_arrays(tiles: Any) -
     assert "Name the parameters that they differ in" in (told.value.hint or "")
     with pytest.raises(ArgumentError, match=r"no variant of add takes these.* has shape \[7\]"):
         pallasc.emulate(tiles, x[:7], x[:7])
-
-
-def test_a_kernel_of_a_bundle_without_ptx_is_refused(tiles: Any) -> None:
-    variant = tiles.variants[2]
-    record = dict(variant.artifact.record)
-    record["kernels"] = [{**kernel, "ptx": None} for kernel in record["kernels"]]
-    stripped = pallasc.open_artifact(pallasc.Artifact(record, variant.artifact.blob))
-    x = np.zeros(2048, np.float32)
-    with pytest.raises(UnsupportedError, match="has no PTX of the kernel") as told:
-        pallasc.emulate(stripped, x, x)
-    assert "--keep-ptx" in (told.value.hint or "")

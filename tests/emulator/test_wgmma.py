@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from blackwell import DTYPES as NUMPY_TYPES
+from opcode_cases_matrices import a_place
 
 from pallasc.emulator.tensors import matrices
 from pallasc.errors import CheckError, UnsupportedError
@@ -71,22 +72,6 @@ def fill(
         at += (row % tile[0] * tile[1] + column % tile[1]) * matrix.itemsize
         put(shared, at, matrix[row, column], swizzle)
     return row_stride, column_stride
-
-
-def a_place(thread: int, i: int, dtype: str) -> tuple[int, int]:
-    """PTX ISA 9.0, 9.7.15.5.1.1: where element `i` of thread `t` lies in A."""
-    warp, lane = divmod(thread, 32)
-    group, within = divmod(lane, 4)
-    if dtype == "f16":
-        low = i < 2 or 4 <= i < 6
-        column = within * 2 + (i & 1) + (8 if i >= 4 else 0)
-    elif dtype == "e4m3":
-        low = i < 4 or 8 <= i < 12
-        column = within * 4 + (i & 3) + (16 if i >= 8 else 0)
-    else:
-        low = i in (0, 2)
-        column = within + (4 if i >= 2 else 0)
-    return 16 * warp + group + (0 if low else 8), column
 
 
 TYPES = ["f16", "e4m3", "tf32"]
@@ -186,7 +171,9 @@ def test_a_lies_in_registers_as_the_manual_says(dtype: str):
     size = matrix.itemsize
     registers = np.zeros((4, 128), np.uint32)
     for thread, i in itertools.product(range(128), range(16 // size)):
-        bits = int(matrix[a_place(thread, i, dtype)].view(f"u{size}"))
+        warp, lane = divmod(thread, 32)
+        row, column = a_place(lane, i, 16, w.k, dtype)  # of the 16 rows of a warp
+        bits = int(matrix[16 * warp + row, column].view(f"u{size}"))
         register, place = divmod(i * size, 4)
         registers[register, thread] |= np.uint32(bits << 8 * place)
     assert (matrices.a_from_registers(w, registers) == matrix.astype(np.float64)).all()
