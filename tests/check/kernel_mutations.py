@@ -170,10 +170,7 @@ class _Maker:
     def _keyword(self, keyword: ast.keyword) -> None:
         value, text = keyword.value, self._text(keyword.value)
         for new, operator in {
-            "accumulate": [
-                ("True", "count accumulate always"),
-                ("False", "count accumulate never"),
-            ],
+            "accumulate": [(b, f"count accumulate {n}") for b, n in _ACCUMULATE],
             "delay_release": [(f"({text}) - 1", "count delay_release-1")],
             "orders_tensor_core": [("False", "weaken orders_tensor_core")],
             "wait_read_only": [("True", "weaken wait_read_only")],

@@ -68,14 +68,6 @@ def test_what_is_no_result_is_refused(change: dict[str, Any]) -> None:
         result_from_json(data)
 
 
-@pytest.mark.parametrize(
-    ("result", "fails"),
-    [*zip(RESULTS, (False, False, False, True, True), strict=True)],
-)
-def test_only_findings_and_stopped_checks_fail(result: LevelResult, fails: bool) -> None:
-    assert result.fails is fails
-
-
 READ, WRITE, WAIT, CALL = (Location("/k.py", line, 5) for line in (10, 20, 30, 40))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,48 +46,6 @@ def test_arrays_and_barriers_in_shared_memory_are_named(text: str, names: str) -
     found = located(Place(text, ptx_line=4), rule="race", message=f"{text}, here")
     wanted = f"{text} ({names})" if names else text
     assert (found.places[0].text, found.message) == (wanted, f"{wanted}, here")
-
-
-UNAWAITED = """
-
-def unawaited(x):
-    def body(x, o, bar, smem):
-        plgpu.copy_gmem_to_smem(x, smem, bar)
-        o[...] = smem[...]  # nothing has waited
-
-    return kernel(body)(x)
-"""
-
-
-def line_of(file: Path) -> int:
-    lines = file.read_text().splitlines()
-    return next(n for n, line in enumerate(lines, 1) if "nothing has waited" in line)
-
-
-def test_a_second_check_has_the_lines_and_compiles_nothing(project: Path, checking: Any) -> None:
-    source = project / "kernels.py"
-    source.write_text(source.read_text() + UNAWAITED)
-    (project / "spec.yaml").write_text(checking.spec_of({"name": "unawaited"}))
-    options = ("spec.yaml", "--json", "--level", "artifact")
-
-    def finding(ran: Any, *, from_store: bool) -> Any:
-        assert ran.code == 1, ran.err
-        result = ran.results["unawaited"]
-        assert result["from_store"] is from_store
-        assert result["notes"] == first["notes"]
-        return result["findings"][0]
-
-    ran = checking.check(project, *options)
-    first = ran.results["unawaited"]
-    told = finding(ran, from_store=False)
-    assert told["location"]["line"] == line_of(source)
-    again = checking.check(project, *options, modules=project / "modules")
-    assert finding(again, from_store=True) == told
-    loaded = set((project / "modules").read_text().splitlines())
-    assert not loaded & {"jax", "pallasc.compiler.workers.pool"}
-    source.write_text(f"# a line more\n{source.read_text()}")
-    moved = finding(checking.check(project, *options), from_store=False)
-    assert moved["location"]["line"] == line_of(source) == told["location"]["line"] + 1
 
 
 WHY = "the process that finds the lines of k took longer than 5 s (--timeout) and was stopped"
