@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,37 +11,28 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from compiled_plans import artifacts
 
 import pallasc
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
 from pallasc.errors import ArgumentError, CompileError, UnsupportedError
 from pallasc.specs.library.elementwise import add
-from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.yaml_loader import load_yaml
 
 ADD = {"entry": "pallasc.specs.library.elementwise:add", "targets": ["sm_90a"]}
 POINTS = [(1024, 512), (1024, 1024), (2048, 1024)]
-SPEC = {
-    "schema": 1,
-    "kernels": [
-        {**ADD, "name": "rows", "args": ["f32[2, 1024]"] * 2, "static": {"block_size": 1024}},
-        *(
-            {**ADD, "name": f"add_{n}_{b}", "args": [f"f32[{n}]"] * 2, "static": {"block_size": b}}
-            for n, b in POINTS
-        ),
-    ],
-}
+KERNELS = [
+    {**ADD, "name": "rows", "args": ["f32[2, 1024]"] * 2, "static": {"block_size": 1024}},
+    *(
+        {**ADD, "name": f"add_{n}_{b}", "args": [f"f32[{n}]"] * 2, "static": {"block_size": b}}
+        for n, b in POINTS
+    ),
+]
 
 
 @pytest.fixture(scope="module")
 def made(store: Store) -> dict[str, pallasc.Artifact]:
     """Compile one function for several arrays; return the artifacts by name."""
-    spec = store.root / "spec.yaml"
-    spec.write_text(json.dumps(SPEC))
-    report = build(expand(load_yaml(spec)), store=store, options=Options(jobs=1))
-    return {r.variant.name: r.artifact for r in report.results if r.artifact is not None}
+    return artifacts(KERNELS, store)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import captured
 from report_case import KERNELS, SPEC, Built
 
 from pallasc.cache.store import Store
@@ -60,10 +61,6 @@ def _report(
     folder: Path, store: Path, output: Path, *options: str
 ) -> subprocess.CompletedProcess[str]:
     arguments = ["report", "kernels.yaml", "--store", str(store), "-j", "1", *options]
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "pallasc", *arguments, "-o", str(output)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+    return captured(
+        [sys.executable, "-P", "-m", "pallasc", *arguments, "-o", str(output)], cwd=folder
     )

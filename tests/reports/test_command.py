@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import captured
 from report_case import Built
 
 
@@ -18,12 +19,8 @@ def folder(built: Built, tmp_path: Path) -> Path:
 
 
 def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "pallasc", *arguments, "--store", "store"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+    return captured(
+        [sys.executable, "-P", "-m", "pallasc", *arguments, "--store", "store"], cwd=folder
     )
 
 
