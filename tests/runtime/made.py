@@ -13,7 +13,7 @@ from typing import Any
 import rig
 from exchange import exchange
 
-from pallasc.errors import ArgumentError, ToolError
+from pallasc.errors import ArgumentError, CorruptError, ToolError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.device.devices import state
 from pallasc.runtime.kernel import Kernel
@@ -161,26 +161,15 @@ def _bind(buffers: list[Buffer], path: str, text: str, role: Any) -> Binding:
 
 
 def _resources(plan: LaunchPlan, image: bytes) -> list[KernelResources]:
-    found = {}
     try:
         own = parse_cubin(image).kernels
-    except Exception:
+    except CorruptError:
         own = {}
+    found = {}
     for step in plan.launches:
         static = own[step.kernel].static_smem_bytes if step.kernel in own else 0
-        found[step.kernel] = KernelResources(
-            name=step.kernel,
-            cubin=step.cubin,
-            ptx=None,
-            origin="mosaic",
-            registers=32,
-            stack_bytes=0,
-            spill_store_bytes=0,
-            spill_load_bytes=0,
-            static_smem_bytes=static,
-            dynamic_smem_bytes=step.dynamic_smem_bytes,
-            barriers=0,
-        )
+        sizes = (32, 0, 0, 0, static, step.dynamic_smem_bytes, 0)
+        found[step.kernel] = KernelResources(step.kernel, step.cubin, None, "mosaic", *sizes)
     return list(found.values())
 
 
