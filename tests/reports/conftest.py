@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import captured
-from report_case import KERNELS, SPEC, Built
+from report_case import KERNELS, SPEC, Built, pallasc
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
@@ -60,7 +58,5 @@ def content(built: Built) -> Content:
 def _report(
     folder: Path, store: Path, output: Path, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    arguments = ["report", "kernels.yaml", "--store", str(store), "-j", "1", *options]
-    return captured(
-        [sys.executable, "-P", "-m", "pallasc", *arguments, "-o", str(output)], cwd=folder
-    )
+    words = ("report", "kernels.yaml", "--store", store, "-j", "1", *options, "-o", output)
+    return pallasc(folder, *words)
