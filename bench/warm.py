@@ -17,7 +17,7 @@ from pathlib import Path
 
 from harness import PYTHON, ROOT, Figure, run_benchmark
 
-sys.path.append(str(ROOT / "tests" / "xla_client"))
+sys.path += [str(ROOT / "tests" / name) for name in ("xla_client", "runtime")]
 
 SIZES = {
     "training": ("SIZE = 256", "SIZE = 512", "f32[256]", "f32[512]"),

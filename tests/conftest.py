@@ -86,7 +86,7 @@ def pytest_collection() -> Generator[None, object, object]:
 # most tests, so that one process would run these at the end, and the other would wait.
 _LONG = (
     "test_docs.py", "wheels/test_backends.py", "building/test_order.py", "xla_client/",
-    "checks/test_command.py",
+    "checks/test_command.py", "checks/test_artifact.py", "checks/test_both_levels.py",
     "coverage/test_coverage.py", "cluster/", "cache/remote/test_hostile.py", "building/test_api.py",
     "building/test_supervision.py", "runtime/test_gpu_script.py", "compiler/test_assemblers.py",
     "building/test_worker.py", "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",

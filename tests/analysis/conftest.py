@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import sass_text  # noqa: F401 - found here for the tests, which import it by its name
-
-sys.path.pop(0)
 
 from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.analysis.sass import Code

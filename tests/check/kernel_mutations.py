@@ -13,13 +13,21 @@ from dataclasses import dataclass
 WAITS = frozenset({"barrier_wait", "wgmma_wait", "wait_smem_to_gmem", "wait_load_tmem"})
 ARRIVALS = frozenset({"barrier_arrive", "tcgen05_commit_arrive"})
 COPIES = frozenset({"copy_gmem_to_smem", "copy_smem_to_gmem"})
-SYNCHRONISATIONS = (
-    WAITS
-    | ARRIVALS
-    | {"commit_smem", "commit_smem_to_gmem_group", "semaphore_signal", "semaphore_wait"}
-)
+_OTHERS = {"commit_smem", "commit_smem_to_gmem_group", "semaphore_signal", "semaphore_wait"}
+SYNCHRONISATIONS = WAITS | ARRIVALS | _OTHERS
 _SLOTS = frozenset({"slot", "tma_slot", "wait_slot", "acc_slot", "wg_idx"})
 _WEAKER = {ast.GtE: ">", ast.Gt: ">=", ast.Lt: "<=", ast.LtE: "<"}
+_LOOP = [(0, " + 1", "count loop from+1"), (1, " - 1", "count loop to-1")]
+_ADDED = {
+    "wgmma_wait": [(0, " + 1", "weaken wgmma_wait n+1")],
+    "wait_smem_to_gmem": [(0, " + 1", "weaken wait_smem_to_gmem n+1")],
+    "rem": [(0, " + 1", "slot rem+1"), (1, " - 1", "slot rem n-1")],
+    "ds": [(0, " + 8", "index ds+8")],
+    "loop": _LOOP,
+    "fori_loop": _LOOP,
+}
+"""Of functions: the number of an argument, what is written after it, and the operator."""
+_ACCUMULATE = [("True", "always"), ("False", "never")]
 _OPERATORS = {ast.GtE: ">=", ast.Gt: ">", ast.Lt: "<", ast.LtE: "<="}
 
 
@@ -102,11 +110,10 @@ class _Maker:
             if isinstance(statement, ast.FunctionDef):
                 self.function(statement)
                 continue
-            for child in ast.iter_child_nodes(statement):
-                if not isinstance(child, ast.stmt) and not isinstance(
-                    statement, ast.If | ast.While
-                ):
-                    self._expressions(child)
+            if not isinstance(statement, ast.If | ast.While):
+                for child in ast.iter_child_nodes(statement):
+                    if not isinstance(child, ast.stmt):
+                        self._expressions(child)
             for inner in ("body", "orelse"):
                 if isinstance(block := getattr(statement, inner, None), list):
                     self._block(block)
@@ -116,10 +123,8 @@ class _Maker:
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             return ""
         call = statement.value
-        names = [
-            _name(call.func),
-            *map(_name, call.args if isinstance(call.func, ast.Call) else ()),
-        ]
+        inner = call.args if isinstance(call.func, ast.Call) else ()
+        names = map(_name, (call.func, *inner))
         return next((n for n in names if n in SYNCHRONISATIONS or n in self.own), "")
 
     def _synchronisation(
@@ -146,27 +151,15 @@ class _Maker:
 
     def _call(self, call: ast.Call) -> None:
         name = _name(call.func)
-        if name in ("wgmma_wait", "wait_smem_to_gmem") and call.args:
-            count = call.args[0]
-            self._replace(count, f"{self._text(count)} + 1", f"weaken {name} n+1")
-            if name == "wait_smem_to_gmem" and not call.keywords:
-                text = f"{self._text(count)}, wait_read_only=True"
-                self._replace(count, text, f"weaken {name} read-only")
+        for at, added, operator in _ADDED.get(name, ()):
+            if len(call.args) > at:
+                self._add(call.args[at], added, operator)
+        if name == "wait_smem_to_gmem" and call.args and not call.keywords:
+            self._add(call.args[0], ", wait_read_only=True", f"weaken {name} read-only")
         elif name in ("Barrier", "ClusterBarrier"):
             self._barrier(call)
         elif name == "BlockSpec":
             self._block_spec(call)
-        elif name == "rem" and len(call.args) == 2:
-            step, count = call.args
-            self._replace(step, f"{self._text(step)} + 1", "slot rem+1")
-            self._replace(count, f"{self._text(count)} - 1", "slot rem n-1")
-        elif name in ("fori_loop", "loop") and len(call.args) >= 2:
-            first, last = call.args[:2]
-            self._replace(first, f"{self._text(first)} + 1", "count loop from+1")
-            self._replace(last, f"{self._text(last)} - 1", "count loop to-1")
-        elif name == "ds" and len(call.args) == 2:
-            first = call.args[0]
-            self._replace(first, f"{self._text(first)} + 8", "index ds+8")
         if name in ARRIVALS | COPIES | {"barrier_wait", "tcgen05_mma"}:
             self._swap(call, name)
         if name == "copy_gmem_to_smem" and len(call.args) == 3:
@@ -176,39 +169,35 @@ class _Maker:
 
     def _keyword(self, keyword: ast.keyword) -> None:
         value, text = keyword.value, self._text(keyword.value)
-        if keyword.arg == "accumulate":
-            self._replace(value, "True", "count accumulate always")
-            self._replace(value, "False", "count accumulate never")
-        elif keyword.arg == "delay_release" and text != "delay_release":
-            self._replace(value, f"({text}) - 1", "count delay_release-1")
-        elif keyword.arg == "orders_tensor_core":
-            self._replace(value, "False", "weaken orders_tensor_core")
-        elif keyword.arg == "wait_read_only" and text == "False":
-            self._replace(value, "True", "weaken wait_read_only")
+        for new, operator in {
+            "accumulate": [(b, f"count accumulate {n}") for b, n in _ACCUMULATE],
+            "delay_release": [(f"({text}) - 1", "count delay_release-1")],
+            "orders_tensor_core": [("False", "weaken orders_tensor_core")],
+            "wait_read_only": [("True", "weaken wait_read_only")],
+        }.get(keyword.arg or "", ()):
+            if text not in ("delay_release", new):
+                self._replace(value, new, operator)
 
     def _barrier(self, call: ast.Call) -> None:
         named = {keyword.arg: keyword.value for keyword in call.keywords}
         if (count := named.get("num_arrivals")) is not None:
-            text = self._text(count)
-            self._replace(count, f"{text} + 1", "count arrivals+1")
-            if text != "1":
-                self._replace(count, f"{text} - 1", "count arrivals-1")
+            self._add(count, " + 1", "count arrivals+1")
+            if self._text(count) != "1":
+                self._add(count, " - 1", "count arrivals-1")
         else:
             text = self._text(call)
             more = text[:-1] + (", " if call.keywords else "") + "num_arrivals=2)"
             self._replace(call, more, "count arrivals+1")
         if (count := named.get("num_barriers")) is not None:
-            self._replace(count, f"{self._text(count)} - 1", "count barriers-1")
+            self._add(count, " - 1", "count barriers-1")
 
     def _block_spec(self, call: ast.Call) -> None:
         for value in [*call.args, *(keyword.value for keyword in call.keywords)]:
             if isinstance(value, ast.Lambda) and isinstance(value.body, ast.Tuple):
                 names = {argument.arg for argument in value.args.args}
                 for element in value.body.elts:
-                    if _name(element) in names:
-                        self._replace(element, f"{self._text(element)} + 1", "index map+1")
-                    else:
-                        self._replace(element, f"{self._text(element)} + 1", "index map other+1")
+                    other = "" if _name(element) in names else " other"
+                    self._add(element, " + 1", f"index map{other}+1")
 
     def _swap(self, call: ast.Call, name: str) -> None:
         for argument in call.args:
@@ -221,18 +210,13 @@ class _Maker:
     def _half(self, call: ast.Call) -> None:
         """Copy half of it: both references, or the bytes would not be those announced."""
         source, target, _ = call.args
-        texts = []
-        for node in (source, target):
-            text = self._text(node)
-            texts.append(f"({text}).at[pl.ds(0, ({text}).shape[0] // 2)]")
-        between = self._slice(self._end(source), self._start(target))
-        self._edit(
-            self._start(source),
-            self._end(target),
-            texts[0] + between + texts[1],
-            "bytes half of copy",
-            (source.lineno, target.end_lineno or target.lineno),
+        first, second = (
+            f"({text}).at[pl.ds(0, ({text}).shape[0] // 2)]"
+            for text in (self._text(source), self._text(target))
         )
+        both = first + self._slice(self._end(source), self._start(target)) + second
+        lines = (source.lineno, target.end_lineno or target.lineno)
+        self._edit(self._start(source), self._end(target), both, "bytes half of copy", lines)
 
     def _comparison(self, node: ast.Compare) -> None:
         kind = type(node.ops[0])
@@ -251,7 +235,7 @@ class _Maker:
             what = _name(node.value.value)  # type: ignore[attr-defined]
             self._replace(index, "0", f"slot {what}[0]")
         if _name(node.value).endswith("_gmem") and isinstance(index, ast.BinOp):
-            self._replace(index, f"{self._text(index)} + 1", "index +1")
+            self._add(index, " + 1", "index +1")
 
     # Text.
 
@@ -272,32 +256,21 @@ class _Maker:
         lines = (node.lineno, node.end_lineno or node.lineno)
         self._edit(self._start(node), self._end(node), text, operator, lines)
 
+    def _add(self, node: ast.expr, text: str, operator: str) -> None:
+        self._replace(node, self._text(node) + text, operator)
+
     def _exchange(self, first: ast.stmt, second: ast.stmt, operator: str) -> None:
-        begin, end = self._start(first), self._end(second)
         between = self._slice(self._end(first), self._start(second))
+        text = self._text(second) + between + self._text(first)
         last = second.end_lineno or second.lineno
         moved, target = second, first.lineno
         if operator.startswith("later"):
             moved, target = first, last - ((first.end_lineno or first.lineno) - first.lineno)
-        self._edit(
-            begin,
-            end,
-            self._text(second) + between + self._text(first),
-            operator,
-            (moved.lineno, moved.end_lineno or moved.lineno),
-            last=last,
-            target=target,
-        )
+        lines = (moved.lineno, last)
+        self._edit(self._start(first), self._end(second), text, operator, lines, target)
 
     def _edit(
-        self,
-        begin: int,
-        end: int,
-        text: str,
-        operator: str,
-        lines: tuple[int, int],
-        last: int = 0,
-        target: int = 0,
+        self, begin: int, end: int, text: str, operator: str, lines: tuple[int, int], to: int = 0
     ) -> None:
         # Inside of parentheses as after a statement, empty lines change nothing.
         text += "\n" * (self._slice(begin, end).count("\n") - text.count("\n"))
@@ -307,8 +280,7 @@ class _Maker:
             ast.parse(source)
         except SyntaxError:
             return
-        first, end = lines[0], last or lines[1]
-        self.found.append(Mutant(self._function, first, end, target or first, operator, source))
+        self.found.append(Mutant(self._function, *lines, to or lines[0], operator, source))
 
 
 def _called(statement: ast.stmt) -> str:

@@ -158,42 +158,31 @@ KERNELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def source(checking: Any) -> list[str]:
-    return (str(checking.KERNELS) + MORE).splitlines()
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory, checking: Any, source: list[str]) -> Any:
-    folder = tmp_path_factory.mktemp("blocks")
-    (folder / "kernels.py").write_text("\n".join(source))
+def checked(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
     kernels = [{"name": name, **fields} for name, fields in KERNELS.items()]
-    (folder / "spec.yaml").write_text(checking.spec_of(*kernels, targets=["h100-sxm"]))
-    ran = checking.check(folder, "spec.yaml", "--json", "--level", "artifact")
-    assert ran.code == 1, ran.err
-    return ran.results
+    words, folder = ("--level", "artifact"), tmp_path_factory.mktemp("blocks")
+    return checking.check_kernels(folder, MORE, kernels, *words, targets=["h100-sxm"])
 
 
-def test_a_result_that_another_order_changes_is_found_without_a_reference(
-    results: Any, source: list[str]
-) -> None:
-    (finding,) = results["horner"]["findings"]
+def test_a_result_that_another_order_changes_is_found_without_a_reference(checked: Any) -> None:
+    (finding,) = checked.results["horner"]["findings"]
     assert (finding["rule"], finding["severity"]) == ("depends-on-order", "error")
     assert "out[0] depends on the order of blocks: it is " in finding["message"]
     assert " in schedule 1 and " in finding["message"]
     assert "128 of 128 elements differ" in finding["message"]
     assert finding["message"].endswith("; in schedule 2 of 3")
-    assert "* 2 + i.astype" in source[finding["location"]["line"] - 1]
+    assert "* 2 + i.astype" in checked.source[finding["location"]["line"] - 1]
 
 
-def test_a_result_that_is_right_in_the_order_of_the_grid_alone_is_found(results: Any) -> None:
-    (finding,) = results["horner_compared"]["findings"]
+def test_a_result_that_is_right_in_the_order_of_the_grid_alone_is_found(checked: Any) -> None:
+    (finding,) = checked.results["horner_compared"]["findings"]
     assert (finding["rule"], finding["severity"]) == ("depends-on-order", "error")
     assert "128 of 128 elements differ from the reference" in finding["message"]
     assert "; it is right in schedule 1; " in finding["message"]
 
 
-def test_another_rounding_is_a_note(results: Any) -> None:
-    (finding,) = results["added"]["findings"]
+def test_another_rounding_is_a_note(checked: Any) -> None:
+    (finding,) = checked.results["added"]["findings"]
     assert (finding["rule"], finding["severity"]) == ("depends-on-order", "note")
     assert "depends on the order of blocks" in finding["message"]
     assert finding["hint"].startswith("Each order of additions rounds differently")
@@ -201,28 +190,28 @@ def test_another_rounding_is_a_note(results: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [*AGREEING, "first_reduces", "always"])
-def test_results_that_no_order_changes_pass(name: str, results: Any) -> None:
+def test_results_that_no_order_changes_pass(name: str, checked: Any) -> None:
     """Unordered stores of one value, and branches that are taken."""
-    result = results[name]
+    result = checked.results[name]
     assert (result["status"], result["reason"], result["findings"]) == ("passed", "", [])
 
 
 @pytest.mark.parametrize("name", RACING)
-def test_unordered_stores_of_different_values_are_a_race(
-    name: str, results: Any, source: list[str]
-) -> None:
-    result = results[name]
+def test_unordered_stores_of_different_values_are_a_race(name: str, checked: Any) -> None:
+    result = checked.results[name]
     assert result["status"] == "found", result
     (race,) = [each for each in result["findings"] if each["rule"] == "race"]
     assert "writes other values to the same bytes" in race["message"]
     here = race["location"]["line"]
-    assert RACING[name] in source[here - 1]
+    assert RACING[name] in checked.source[here - 1]
     assert here in {each["location"]["line"] for each in race["places"]}
 
 
-def test_lines_that_no_schedule_executes_are_a_note(results: Any, source: list[str]) -> None:
-    (finding,) = results["never"]["findings"]
-    first, last = (n for n, line in enumerate(source, 1) if line.endswith(("# first", "# last")))
+def test_lines_that_no_schedule_executes_are_a_note(checked: Any) -> None:
+    (finding,) = checked.results["never"]["findings"]
+    first, last = (
+        n for n, line in enumerate(checked.source, 1) if line.endswith(("# first", "# last"))
+    )
     assert finding["message"] == f"not executed: kernels.py:{first}-{last}"
     assert (finding["rule"], finding["severity"]) == ("not-executed", "note")
     assert finding["location"]["line"] == first

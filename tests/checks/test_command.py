@@ -45,24 +45,6 @@ def test_another_seed_or_file_of_inputs_is_another_check(again: Path, checking: 
     assert told.endswith("@h100-sxm has no input '0', which " + str(again / "in.npz") + " is for.")
 
 
-def test_nan_everywhere_is_a_note_that_does_not_fail(again: Path, checking: Any) -> None:
-    import numpy as np
-
-    np.save(again / "x.npy", np.full(128, np.nan, np.float32))
-    words = ("--json", "-k", "name=sound", "--input", "x=x.npy", "--level", "all")
-    for from_store in (False, True):
-        ran = checking.check(again, "spec.yaml", *words)
-        assert ran.code == 0, ran.err
-        levels = ran.report["variants"][0]["results"]
-        assert len(levels) == 2
-        for level in levels:
-            assert level["from_store"] is from_store
-            (finding,) = level["findings"]
-            assert (finding["rule"], finding["severity"]) == ("nothing-compared", "note")
-            assert "all 128 elements of " in finding["message"]
-            assert Path(finding["location"]["file"]) == again / "kernels.py"
-
-
 @pytest.mark.parametrize("positional", [True, False])
 def test_inputs_that_do_not_fit_are_refused_once_before_anything_runs(
     project: Path, checking: Any, positional: bool
@@ -132,7 +114,7 @@ def test_a_variant_that_does_not_compile_hangs_or_dies_is_lost_alone(
     ]
     kernels = ({"name": "broken"}, *lost, {"name": "sound"})
     (project / "spec.yaml").write_text(checking.spec_of(*kernels))
-    for timeout in ("12", "250"):  # a busy machine takes longer over the others, too
+    for timeout in ("6", "24", "250"):  # a busy machine takes longer over the others, too
         ran = checking.check(project, "spec.yaml", "--timeout", timeout)
         if ran.out.count("(--timeout)") == 1:
             break
@@ -166,12 +148,9 @@ def test_a_check_that_is_killed_leaves_no_half_result(project: Path, checking: A
 
 def test_a_bundle_and_a_key_come_without_source(again: Path, checking: Any) -> None:
     bundle = again / "kernels.pallasc"
-    made = subprocess.run(
-        [sys.executable, "-P", "-m", "pallasc", "bundle", "create", "spec.yaml", "--output", bundle,
-         "--store", "store", "-k", "name=sound"],
-        cwd=again, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
+    words = ("bundle", "create", "spec.yaml", "--output", bundle, "-k", "name=sound")
+    made = checking.pallasc(again, *words)
+    assert made.code == 0, made.err
     key = checking.check(again, "spec.yaml", "--json", "-k", "name=sound").report["variants"][0]
     for what in (bundle, key["action_key"]):
         ran = checking.check(again, what, "--json", "--junit", "j.xml", "--sarif", "s.sarif")
@@ -191,8 +170,8 @@ def test_a_bundle_and_a_key_come_without_source(again: Path, checking: Any) -> N
 
 
 def test_the_first_digits_of_a_key_name_what_the_store_has(checked: Any, checking: Any) -> None:
-    keys = {name: row["action_key"] for name, row in _variants(checked.ran).items()}
-    key = keys["sound"]
+    rows = {row["name"]: row for row in checked.ran.report["variants"]}
+    key = rows["sound"]["action_key"]
     ran = checking.check(checked.folder, key[:6], "--json")
     assert [row["id"] for row in ran.report["variants"]] == [key]
     short = checking.check(checked.folder, key[:5])
@@ -206,10 +185,6 @@ def test_the_first_digits_of_a_key_name_what_the_store_has(checked: Any, checkin
     absent = checking.check(checked.folder, other)
     assert absent.code == 3
     assert f"{other} is not a file, and the store has no artifact whose" in absent.err
-
-
-def _variants(ran: Any) -> dict[str, Any]:
-    return {row["name"]: row for row in ran.report["variants"]}
 
 
 def test_errors_of_small_sizes_name_them_and_where_they_come_from(

@@ -1,11 +1,8 @@
-"""`pallasc check` and `run --emulate` of kernels over several devices: numbers and deadlocks."""
+"""`pallasc check` of kernels over several devices: numbers and deadlocks."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,23 +81,14 @@ SPEC: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def source(checking: Any) -> list[str]:
-    return (str(checking.KERNELS) + MORE).splitlines()
+def checked(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
+    words = ("--level", "artifact", "--schedules", "2")
+    return checking.check_kernels(tmp_path_factory.mktemp("devices"), MORE, SPEC, *words)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, checking: Any, source: list[str]) -> Path:
-    made = tmp_path_factory.mktemp("devices")
-    (made / "kernels.py").write_text("\n".join(source))
-    (made / "spec.yaml").write_text(checking.spec_of(*SPEC))
-    return made
-
-
-@pytest.fixture(scope="module")
-def results(folder: Path, checking: Any) -> Any:
-    arguments = ("spec.yaml", "--json", "--level", "artifact", "--schedules", "2")
-    ran = checking.check(folder, *arguments)
-    return ran.results
+@pytest.fixture
+def results(checked: Any) -> Any:
+    return checked.results
 
 
 @pytest.mark.parametrize("name", ["swapped", "numbered"])
@@ -109,12 +97,12 @@ def test_each_device_has_its_own_numbers(name: str, results: Any) -> None:
 
 
 def test_a_device_that_does_not_wait_for_what_its_peer_writes_is_found(
-    results: Any, source: list[str]
+    results: Any, checked: Any
 ) -> None:
     (finding,) = results["not_awaited"]["findings"]
     assert finding["rule"] == "race"
     assert "may end before the store of device" in finding["message"]
-    line = source[finding["location"]["line"] - 1]
+    line = checked.source[finding["location"]["line"] - 1]
     assert "plgpu.remote_ref(o, other)[...] = x[...]" in line
 
 
@@ -125,15 +113,14 @@ def test_wrong_numbers_of_a_device_are_found(results: Any) -> None:
     assert finding["location"]["file"].endswith("kernels.py")
 
 
-def test_devices_that_wait_for_each_other_are_a_deadlock(results: Any, source: list[str]) -> None:
+def test_devices_that_wait_for_each_other_are_a_deadlock(results: Any, checked: Any) -> None:
     finding = results["unsignalled"]["findings"][0]
     assert finding["rule"] == "deadlock"
     told = json.dumps(finding)
     assert "on device 1" in told
     wait = "is waiting for a semaphore to reach 1, which is 0 (word 0 of the kernel's semaphores)"
     assert wait in finding["message"]
-    (line,) = [n for n, text in enumerate(source, 1) if "behind its own wait" in text]
-    assert finding["location"]["line"] == line
+    assert finding["location"]["line"] == checked.line("behind its own wait")
 
 
 def test_a_reference_of_one_device_is_refused(results: Any) -> None:
@@ -143,8 +130,8 @@ def test_a_reference_of_one_device_is_refused(results: Any) -> None:
     assert "the first dimension is the 2 devices" in reason
 
 
-def test_inputs_of_a_file_have_the_devices_in_front(folder: Path, checking: Any) -> None:
-    x = np.arange(256, dtype="f").reshape(2, 128)
+def test_inputs_of_a_file_have_the_devices_in_front(checked: Any, checking: Any) -> None:
+    folder, x = checked.folder, np.arange(256, dtype="f").reshape(2, 128)
     np.savez(folder / "inputs.npz", x=x)
     words = ("spec.yaml", "--json", "--inputs", "inputs.npz", "-k", "name=numbered")
     ran = checking.check(folder, *words, "--level", "all")
@@ -155,9 +142,3 @@ def test_inputs_of_a_file_have_the_devices_in_front(folder: Path, checking: Any)
     assert (ran.code, ran.report["variants"]) == (2, [])
     assert "whose files have its 2 devices in front: x in " in ran.report["error"]["message"]
     assert "[2, 128]" in ran.report["error"]["message"]
-
-
-def emulate(folder: Path, *words: str) -> Any:
-    """Run `pallasc run --emulate` in a folder, in a process of its own."""
-    start = [sys.executable, "-P", "-m", "pallasc", "run", *words, "--emulate", "--store", "store"]
-    return subprocess.run(start, cwd=folder, capture_output=True, text=True, check=False)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-from pallasc.cache.store import Store
 
 MORE = """
 
@@ -47,31 +42,20 @@ NAMES = ("sound", "waits_twice", "beside", "says", "lasting", "far_away")
 class Project:
     """A folder with a spec, and its store."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, checked: Any, pallasc: Any) -> None:
+        self.folder, self.line, self._pallasc = checked.folder, checked.line, pallasc
 
-    def pallasc(self, *words: str | Path, **variables: str) -> Any:
-        """Run the command line in the folder, in a process of its own."""
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "pallasc", *map(str, words), "--store", "store"],
-            cwd=self.folder, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    def pallasc(self, *words: str | Path) -> Any:
+        return self._pallasc(self.folder, *words)
 
     def emulate(self, name: str, *words: str | Path, spec: str = "spec.yaml") -> Any:
         """Emulate a kernel of the spec."""
         return self.pallasc("run", spec, "--emulate", "-k", f"name={name}", *words)
 
-    def line(self, text: str) -> int:
-        """Return the only line of the kernels with a text."""
-        lines = (self.folder / "kernels.py").read_text().splitlines()
-        (number,) = [n for n, each in enumerate(lines, 1) if text in each]
-        return number
-
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, checking: Any, warm_store: Store) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Project:
     folder = tmp_path_factory.mktemp("emulation")
-    shutil.copytree(warm_store.root, folder / "store")
     (folder / "kernels.py").write_text(checking.KERNELS + checking.LASTING + MORE)
     kernels: list[dict[str, object]] = [{"name": name} for name in NAMES]
     kernels += [
@@ -80,15 +64,14 @@ def project(tmp_path_factory: pytest.TempPathFactory, checking: Any, warm_store:
             "entry": "pallasc.specs.library.softmax:softmax",
             "reference": "kernels.py:softmax_reference",
             "args": {"x": "f32[{m}, 512]"},
-            "matrix": {"m": [8, 16]},
+            "matrix": {"m": [8]},
             "targets": ["sm_90a", "sm_100a"],
         },
     ]
     (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
-    made = Project(folder)
-    built = made.pallasc("build", "spec.yaml", "--jobs", "1")
-    assert built.returncode == 0, built.stderr
-    return made
+    built = checking.pallasc(folder, "build", "spec.yaml", "--jobs", "1")
+    assert built.code == 0, built.err
+    return Project(checking.Checked(folder, built), checking.pallasc)
 
 
 def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
@@ -96,8 +79,8 @@ def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     words = ("--json", "-k", "softmax and m=8", "--input", f"x={tmp_path / 'x.npy'}")
     ran = project.emulate("softmax", *words, "--output", tmp_path / "out")
-    assert ran.returncode == 0, ran.stderr
-    report = json.loads(ran.stdout)
+    assert ran.code == 0, ran.err
+    report = json.loads(ran.out)
     assert (report["schema"], report["device"], report["emulated"]) == (1, None, True)
     (result,) = report["results"]
     # Of two targets the first is emulated.
@@ -111,9 +94,9 @@ def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
 
 def test_a_deadlock_ends_with_the_users_line(project: Project) -> None:
     ran = project.emulate("waits_twice")
-    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (ran.code, ran.out) == (1, "")
     place = f"{project.folder / 'kernels.py'}:{project.line('nobody arrives again')}"
-    head, who, hint = ran.stderr.splitlines()
+    head, who, hint = ran.err.splitlines()
     assert head.startswith(f"error: {place}")
     assert "waits_twice@h100-sxm: no warp can make progress: " in head
     assert "0 of 128 arrivals" in head
@@ -125,14 +108,14 @@ def test_a_deadlock_ends_with_the_users_line(project: Project) -> None:
 
 def test_what_a_kernel_prints_goes_to_the_error_output(project: Project) -> None:
     ran = project.emulate("says", "--json")
-    assert json.loads(ran.stdout)["results"][0]["same"] is True
-    assert "element 7" in ran.stderr
+    assert json.loads(ran.out)["results"][0]["same"] is True
+    assert "element 7" in ran.err
 
 
 def test_a_limit_stops_the_worker(project: Project) -> None:
     ran = project.emulate("lasting", "--timeout", "2")
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == (
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
         "error: the process that emulates lasting@h100-sxm took longer than 2 s (--timeout) and "
         "was stopped\n  If it needs more time, raise --timeout.\n"
     )
@@ -147,8 +130,8 @@ def test_a_limit_stops_the_worker(project: Project) -> None:
 )
 def test_what_is_about_a_gpu_is_refused(words: list[str], text: str, project: Project) -> None:
     ran = project.emulate("sound", *words)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith(f"error: {text}\n")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error: {text}\n")
 
 
 def test_a_bundle_is_emulated_where_it_has_the_ptx(project: Project) -> None:
@@ -156,19 +139,17 @@ def test_a_bundle_is_emulated_where_it_has_the_ptx(project: Project) -> None:
     for options in ([], ["--keep-ptx"]):
         name = f"kernels{len(options)}.pallasc"
         made = project.pallasc(*create, "-o", name, *options)
-        assert made.returncode == 0, made.stderr
+        assert made.code == 0, made.err
     ran = project.emulate("sound", spec="kernels1.pallasc")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert "not compared (no reference)" in ran.stdout
+    assert (ran.code, ran.err) == (0, "")
+    assert "not compared (no reference)" in ran.out
     for words in (["run", "--emulate"], ["run"], ["bench"]):
         ran = project.pallasc(words[0], "0123456789ab", *words[1:])
-        assert (ran.returncode, ran.stdout) == (2, "")
-        assert "0123456789ab: there is no such file" in ran.stderr
+        assert (ran.code, ran.out) == (2, "")
+        assert "0123456789ab: there is no such file" in ran.err
     ran = project.emulate("sound", spec="kernels0.pallasc")
-    assert ran.returncode == 1
-    assert re.search(
-        r"the bundle has no PTX of the kernel \w+\.\n  Write .* --keep-ptx", ran.stderr
-    )
+    assert ran.code == 1
+    assert re.search(r"the bundle has no PTX of the kernel \w+\.\n  Write .* --keep-ptx", ran.err)
     ran = project.emulate("beside", spec="kernels1.pallasc")
-    assert ran.returncode == 1
-    assert "a kernel of XLA's. Name the spec instead of the bundle" in ran.stderr
+    assert ran.code == 1
+    assert "a kernel of XLA's. Name the spec instead of the bundle" in ran.err

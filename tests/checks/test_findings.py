@@ -1,9 +1,11 @@
-"""Results of levels as JSON; one bug is one finding, of several threads and levels."""
+"""Results of levels as JSON; one bug is one finding, of several threads and levels; its lines."""
 
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,9 @@ from pallasc.checks.findings import (
     result_from_json,
     to_json,
 )
-from pallasc.errors import Location
+from pallasc.checks.locate import Locator, with_lines
+from pallasc.compiler.lowering import LineTable, Part
+from pallasc.errors import CompileError, Location, PallascError, ToolError
 
 FOUND = from_findings(
     "artifact",
@@ -66,14 +70,6 @@ def test_what_is_no_result_is_refused(change: dict[str, Any]) -> None:
     data = {**json.loads(json.dumps(to_json(RESULTS[0]))), **change}
     with pytest.raises(ValueError, match=r"."):
         result_from_json(data)
-
-
-@pytest.mark.parametrize(
-    ("result", "fails"),
-    [*zip(RESULTS, (False, False, False, True, True), strict=True)],
-)
-def test_only_findings_and_stopped_checks_fail(result: LevelResult, fails: bool) -> None:
-    assert result.fails is fails
 
 
 READ, WRITE, WAIT, CALL = (Location("/k.py", line, 5) for line in (10, 20, 30, 40))
@@ -130,3 +126,72 @@ def test_a_race_that_several_levels_find_is_told_once_where_lines_are_marked() -
     ]
     told = [*distinct_findings(levels)]
     assert told == [race(READ, WRITE), deadlock, race(READ, WAIT), deadlock]
+
+
+STACK = [Location("k.py", line) for line in (9, 6, 3, 1)]
+"""Of each PTX line: the line itself, two calls that lead to it, and the kernel's."""
+
+
+LOOP = Location("k.py", 7)
+MEMORY = (
+    Part("scratch", "tile", "f32[128]", 512, 0),
+    Part("barrier", "full", "[2]", 16, 1024),
+)
+TABLES = {("c", "k"): LineTable((tuple(STACK),), (1,) * 5, MEMORY, ((LOOP,),))}
+
+
+def located(*places: Place, rule: str = "deadlock", message: str = "") -> Finding:
+    """Return a finding with its lines."""
+    finding = Finding(rule=rule, message=message, kernel="k", cubin="c", places=places)
+    return with_lines(finding, TABLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("bytes 0x400 to 0x47f of shared memory", "tile f32[128]"),
+        ("bytes 0x5fc to 0x5ff of shared memory of block (0, 0, 0)", "tile f32[128]"),
+        ("bytes 0x600 to 0x6ff of shared memory", "past the end of tile f32[128]"),
+        ("parity 0 of the mbarrier at shared address 0x808", "full[1]"),
+        ("bytes 0x0 to 0x3 of shared memory", ""),
+        ("bytes 0x400 to 0x47f of out", ""),
+    ],
+)
+def test_arrays_and_barriers_in_shared_memory_are_named(text: str, names: str) -> None:
+    found = located(Place(text, ptx_line=4), rule="race", message=f"{text}, here")
+    wanted = f"{text} ({names})" if names else text
+    assert (found.places[0].text, found.message) == (wanted, f"{wanted}, here")
+
+
+WHY = "the process that finds the lines of k took longer than 5 s (--timeout) and was stopped"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        ([CompileError(f"{WHY}\nIts output: none")], WHY),
+        ([{}], "compiling once more gave different code"),
+        (ToolError("there is no compiler."), "there is no compiler"),
+    ],
+)
+def test_lines_that_cannot_be_had_are_told_once(
+    outcome: Any, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_lines(*_: Any, **__: Any) -> Any:
+        if isinstance(outcome, PallascError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr("pallasc.compiler.workers.pool.find_lines", find_lines)
+    monkeypatch.setattr("pallasc.compiler.toolchain.setup.prepare", nullcontext)
+    store: Any = None
+    findings = tuple(Finding(rule="race", message=f"{n}", ptx_line=n) for n in (3, 4))
+    result = from_findings("artifact", findings)
+    variant: Any = SimpleNamespace(id="k", base_dir="/")
+    artifact: Any = SimpleNamespace(kernels=())
+    locator = Locator(store, 5.0, 1)
+    (located,) = locator.located([(result, artifact, variant)])
+    assert located.notes == (f"no source lines: {why}",)
+    assert not locator.has_lines(variant)
+    without_source = locator.located([(result, artifact, None)])
+    assert without_source[0].notes == ()

@@ -15,10 +15,6 @@ NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 needs_new = pytest.mark.skipif(not NEW, reason="the interpreter of JAX 0.12 sees more")
 
 
-def line_of(text: str, kernels: str) -> int:
-    return next(n for n, line in enumerate(kernels.splitlines(), 1) if text in line)
-
-
 def test_a_sound_kernel_passes(checked: Any) -> None:
     assert checked.ran.code == 1, checked.ran.err
     result = checked.ran.results["sound"]
@@ -26,7 +22,7 @@ def test_a_sound_kernel_passes(checked: Any) -> None:
 
 
 def test_numbers_that_differ_from_the_reference_are_told_with_the_first_element(
-    checked: Any, checking: Any
+    checked: Any,
 ) -> None:
     (finding,) = checked.ran.results["doubled"]["findings"]
     assert finding["rule"] == "wrong-numbers"
@@ -34,7 +30,7 @@ def test_numbers_that_differ_from_the_reference_are_told_with_the_first_element(
                     finding["message"].replace("the result[", "out["))  # fmt: skip
     got, right = map(float, re.findall(r"-?\d+\.\d+", finding["message"])[:2])
     assert got == pytest.approx(2 * right)
-    assert finding["location"]["line"] == line_of("def doubled(x):", checking.KERNELS)
+    assert finding["location"]["line"] == checked.line("def doubled(x):")
 
 
 def test_memory_that_nobody_wrote_is_told_apart_from_wrong_numbers(checked: Any) -> None:
@@ -51,16 +47,16 @@ def test_memory_that_nobody_wrote_is_told_apart_from_wrong_numbers(checked: Any)
     ],
 )
 def test_a_deadlock_is_told_with_barrier_phase_arrivals_and_line(
-    name: str, text: str, arrivals: str, phase: int, threads: int, checked: Any, checking: Any
+    name: str, text: str, arrivals: str, phase: int, threads: int, checked: Any
 ) -> None:
     result = checked.ran.results[name]
     (finding,) = [f for f in result["findings"] if f["rule"] == "deadlock"]
     assert f"waits for phase {phase} of barrier 0" in finding["message"]
     assert f"which has {arrivals} arrivals" in finding["message"]
-    assert finding["location"]["line"] == line_of(text, checking.KERNELS)
+    assert finding["location"]["line"] == checked.line(text)
     assert Path(finding["location"]["file"]).name == "kernels.py"
     lines = [place["location"]["line"] for place in finding["places"]]
-    assert lines == [line_of(text, checking.KERNELS)] * threads
+    assert lines == [checked.line(text)] * threads
 
 
 MORE = """
@@ -89,12 +85,9 @@ def broken(x):
 @pytest.fixture(scope="module")
 def unchecked(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
     """Check a sound kernel next to some that cannot be checked."""
-    folder = tmp_path_factory.mktemp("unchecked")
-    (folder / "kernels.py").write_text(checking.KERNELS + MORE)
     bad = {"name": "bad", "entry": "kernels.py:sound", "reference": "kernels.py:broken"}
-    kernels = ({"name": name} for name in ("inline", "plain", "sound"))
-    (folder / "spec.yaml").write_text(checking.spec_of(bad, *kernels))
-    return checking.check(folder, "spec.yaml", "--json")
+    kernels = (bad, *({"name": name} for name in ("inline", "plain", "sound")))
+    return checking.check_kernels(tmp_path_factory.mktemp("unchecked"), MORE, kernels).ran
 
 
 def test_what_the_interpreter_cannot_do_is_not_checked(unchecked: Any) -> None:

@@ -84,7 +84,7 @@ def report(
     points = [_first_point(LIBRARY / f"{spec}.yaml", arch) for spec, arch in CHECKED]
     ran = checking.check(
         tmp_path_factory.mktemp("library"), *OWN, "-k", " or ".join(points),
-        "--level", "artifact", "--json", "--schedules", "2", "--jobs", "1",
+        "--level", "artifact", "--json", "--schedules", "1", "--jobs", "1",
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
     specs = {_variants(file)[0].name: file.stem for file in OWN}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,33 +64,25 @@ def test_levels_that_read_different_files_keep_their_results_beside_each_other(
     assert from_store() == dict.fromkeys(levels, False)
     assert from_store() == dict.fromkeys(levels, True)
     (project / "helper.py").write_text("SCALE = 1  # as before\n")
-    changed = from_store()
-    assert not changed["interpreter"]
+    assert not from_store()["interpreter"]
     (project / "reference.py").write_text("def same(x):\n    return 1 * x\n")
     assert not from_store()["artifact"]
 
 
 def test_the_store_verifies_counts_and_clears_results(again: Path, checking: Any) -> None:
-    def cache(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "pallasc", "cache", *words, "--store", again / "store"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    verified = cache("verify", "--json")
-    assert verified.returncode == 0
-    assert json.loads(verified.stdout)["findings"] == []
-    assert cache("prune", "--all").returncode == 0
+    verified = checking.pallasc(again, "cache", "verify", "--json")
+    assert verified.code == 0
+    assert json.loads(verified.out)["findings"] == []
+    assert checking.pallasc(again, "cache", "prune", "--all").code == 0
     assert not [*(again / "store" / "v1" / "man").rglob("?" * 64)]
 
 
 def test_a_store_that_demands_signatures_believes_only_signed_results(
-    project: Path, checking: Any, monkeypatch: pytest.MonkeyPatch
+    again: Path, checking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
-    (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}))
-    only = ("spec.yaml", "--level", "interpreter", "--json")
-    assert not checking.check(project, *only).results["sound"]["from_store"]
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(again / "config"))
+    only = ("spec.yaml", "--json", "-k", "name=sound")
+    assert checking.check(again, *only).results["sound"]["from_store"]
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
-    unsigned, signed = (checking.check(project, *only).results["sound"] for _ in range(2))
+    unsigned, signed = (checking.check(again, *only).results["sound"] for _ in range(2))
     assert [unsigned["from_store"], signed["from_store"]] == [False, True]

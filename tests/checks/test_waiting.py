@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -134,20 +133,3 @@ def test_a_thread_that_was_woken_waits_no_more(
     monkeypatch.setattr(shared_memory.Barrier, "__init__", make)
     second_begins(lambda: until(one_waits), monkeypatch)
     assert looked_at(lambda: woken.is_set() and one_has_ended(), release) == [[]] * LOOKS
-
-
-def joining(threads: int, ended: int, *, is_inner: bool) -> list[Any]:
-    """Return the stack of what waits for the threads of a kernel, or of a warpgroup."""
-    futures = [
-        SimpleNamespace(done=lambda number=number: number < ended) for number in range(threads)
-    ]
-    token = thread_map.NESTED_TOKEN_VALUE + (not is_inner)
-    names = {"threads": futures, "num_threads": threads, "token": token}
-    code = thread_map._thread_map_callback.__code__
-    return [SimpleNamespace(f_code=code, f_locals=names)]
-
-
-@pytest.mark.parametrize(("ended", "unfinished"), [(0, 5), (3, 2), (4, 2)])
-def test_a_warpgroup_counts_when_its_warps_have_ended(ended: int, unfinished: int) -> None:
-    stacks = [joining(2, 0, is_inner=False), joining(4, ended, is_inner=True)]
-    assert waiting._unfinished(stacks) == unfinished

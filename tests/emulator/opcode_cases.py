@@ -106,6 +106,12 @@ def register_of(bits: int, number: int) -> str:
     return f"%{ {64: 'rd', 32: 'r'}.get(bits, 'h') }{number}".replace(" ", "")
 
 
+def vector_of(bits: int, count: int) -> tuple[list[str], str]:
+    """Return as many registers, and the operand that has them all."""
+    registers = [register_of(bits, 40 + n) for n in range(count)]
+    return registers, registers[0] if count == 1 else "{" + ", ".join(registers) + "}"
+
+
 def bits_of(kind: str) -> int:
     """Return the bits of a PTX type."""
     return {"f16x2": 32, "bf16x2": 32, "bf16": 16}.get(kind) or int(kind[1:])

@@ -17,6 +17,7 @@ from opcode_cases import (
     element_of,
     numbers,
     of,
+    vector_of,
 )
 from small_kernels import Run
 
@@ -147,11 +148,6 @@ class Tensor:
         self.where = "[%a1, {" + ", ".join(str(at) for at in start) + "}]"
         self.arrays = (self.array, np.zeros(MAP_BYTES, np.uint8))
 
-    @property
-    def is_valid(self) -> bool:
-        """Whether the manual has this mode for arrays of this rank."""
-        return self.rank == 2 if self.map.box == (8, 1) and not self.map.im2col else True
-
     def prepare(self, kernel: Run) -> None:
         """Put the map where the kernel looks for it."""
         data = kernel.machine.tensor_maps.encode(self.map, kernel.inputs[0].base)
@@ -228,8 +224,7 @@ def store_to_another_block(opcode: str) -> Case:
     count = int(operation[1]) if operation in ("v2", "v4") else 1
     width = size * count
     letter = "rd" if size == 8 else "r"
-    names = [f"%{letter}{40 + n}" for n in range(count)]
-    source = names[0] if count == 1 else "{" + ", ".join(names) + "}"
+    names, source = vector_of(8 * size, count)
     as_number = kind if reduces else f"u{8 * size}"
     operation = operation if reduces else "add"
     held, given = (numbers(operation, as_number, 32, n) for n in (3, 4))

@@ -14,6 +14,7 @@ from opcode_cases import (
     numbers,
     of,
     register_of,
+    vector_of,
 )
 from small_kernels import Run
 
@@ -52,8 +53,7 @@ def load(opcode: str) -> Case | None:
             return None
         return (_load_argument if "func" in opcode else _load_parameter)(opcode, kind)
     wide = 8 if size == 8 else 4
-    registers = [register_of(8 * wide, 40 + n) for n in range(count)]
-    target = registers[0] if count == 1 else "{" + ", ".join(registers) + "}"
+    registers, target = vector_of(8 * wide, count)
     values = BYTES.reshape(32, 64)[:, : size * count].copy().view(dtype_of(kind))[:, -1]
     return Case(
         f"mov.u32 %r20, s; mad.lo.u32 %r21, %t, 64, %r20; {_COPY_IN}"
@@ -108,20 +108,15 @@ def store(opcode: str) -> Case | None:
         return _store_argument(opcode, kind) if count == 1 else None
     size = bits_of(kind) // 8
     wide = 8 if size == 8 else 4
-    registers = [register_of(8 * wide, 40 + n) for n in range(count)]
-    source = registers[0] if count == 1 else "{" + ", ".join(registers) + "}"
+    registers, source = vector_of(8 * wide, count)
     fill = "".join(
         f"ld.global.b{8 * wide} {register}, [%rd20+{n * wide}];"
         for n, register in enumerate(registers)
     )
     target = "%out" if space in ("", "global") else at_lane(space)
-    back = (
-        ""
-        if target == "%out"
-        else "".join(
-            f"ld.{space}.b8 %h1, [{target}+{n}]; st.global.b8 [%out+{n}], %h1;"
-            for n in range(size * count)
-        )
+    back = "".join(
+        f"ld.{space}.b8 %h1, [{target}+{n}]; st.global.b8 [%out+{n}], %h1;"
+        for n in range(size * count if target != "%out" else 0)
     )
     words = BYTES.reshape(32, 64)[:, : wide * count].copy().view(f"u{wide}")
     return Case(
@@ -215,8 +210,7 @@ def load_of_all(opcode: str) -> Case | None:
     if kind in ("b32", "b64") and named not in ("and", "or", "xor"):
         return None
     bits = bits_of(kind)
-    registers = [register_of(bits, 40 + n) for n in range(count)]
-    target = registers[0] if count == 1 else "{" + ", ".join(registers) + "}"
+    registers, target = vector_of(bits, count)
     arrays = _members(kind)
     lanes = [_begins(a, bits // 8 * count) for a in arrays]
     stores = "".join(
@@ -242,29 +236,29 @@ def _move_last(kernel: Run) -> None:
     _together(kernel)
 
 
+def _move_last_but_one(kernel: Run) -> None:
+    """Do the same where an operand comes last."""
+    operand = kernel.inputs[4]
+    _move_last(kernel)
+    kernel.inputs.append(operand)
+
+
 @of("multimem.st")
 def store_to_all(opcode: str) -> Case:
     count, kind = vector_in(opcode), opcode.rpartition(".")[2]
     bits = bits_of(kind)
     size = bits // 8
-    registers = [register_of(bits, 40 + n) for n in range(count)]
-    source = registers[0] if count == 1 else "{" + ", ".join(registers) + "}"
+    registers, source = vector_of(bits, count)
     fill = "".join(f"ld.global.b{bits} {r}, [%rd2+{n * size}];" for n, r in enumerate(registers))
     arrays = (*(np.zeros(32 * size * count, np.uint8) for _ in range(MEMBERS)), BYTES[:4], BYTES)
     stored = BYTES.reshape(32, 64)[:, : size * count].copy()
-
-    def prepare(kernel: Run) -> None:
-        region = kernel.inputs[4]
-        _move_last(kernel)
-        kernel.inputs.append(region)
-
     return Case(
         f"mad.wide.u32 %rd1, %t, {size * count}, %a3; mad.wide.u32 %rd2, %t, 64, %a4; {fill}"
         f"{opcode} [%rd1], {source};",
         None,
         arrays,
         dict.fromkeys(range(MEMBERS), stored),
-        prepare=prepare,
+        prepare=_move_last_but_one,
     )
 
 
@@ -281,12 +275,6 @@ def reduce_all(opcode: str) -> Case:
         result = combined(operation, kind, lanes[number], lanes[0])
         rows[:, : bits // 8] = result.view(np.uint8).reshape(32, -1)
         changed[number] = rows
-
-    def prepare(kernel: Run) -> None:
-        region = kernel.inputs[4]
-        _move_last(kernel)
-        kernel.inputs.append(region)
-
     value = register_of(bits, 40)
     return Case(
         f"mad.wide.u32 %rd1, %t, 64, %a3; mad.wide.u32 %rd2, %t, 64, %a4;"
@@ -294,5 +282,5 @@ def reduce_all(opcode: str) -> Case:
         None,
         (*arrays, np.zeros(1, "u4"), operand),
         changed,
-        prepare=prepare,
+        prepare=_move_last_but_one,
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from small_kernels import Run, run
+from small_kernels import run
 
 from pallasc.emulator.machine.machine import Deadlock, Machine, Policy
 from pallasc.emulator.machine.warp import Warp
@@ -163,24 +163,6 @@ def test_a_semaphore_leads_before_the_barriers_that_it_holds_up(
     assert head.startswith("  warp 3 of block (0, 0, 0) at ")
     assert wait == f"    waiting for {told}"
     assert "barrier 0 of the block" in "\n".join(rest)
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_two_devices_that_wait_for_a_signal_of_each_other(policy: Policy) -> None:
-    """Each signals the other one only when it has got the signal of the other."""
-    text = """
-      add.u64 %rd1, %outs, 4;
-    POLL:
-      ld.acquire.sys.global.u32 %r1, [%rd1]; setp.eq.u32 %p1, %r1, 0; @%p1 bra POLL;
-      st.release.sys.global.u32 [%a0], 1;
-    """
-    with pytest.raises(Deadlock) as caught:
-        Run(text, np.zeros(1, "u8"), policy=policy).run_on_two_devices()
-    told = str(caught.value)
-    assert "warp 0 of block (0, 0, 0); warp 0 of block (0, 0, 0) on device 1" not in told
-    assert "offset 4 of the signals of device 0 to change, which are 0" in told
-    assert "warp 0 of block (0, 0, 0) on device 1" in told
-    assert "offset 4 of the signals of device 1 to change, which are 0" in told
 
 
 @pytest.mark.parametrize("load", ["ld.acquire.gpu.global", "ld.global"])

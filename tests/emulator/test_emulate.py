@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -12,37 +11,28 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from compiled_plans import artifacts
 
 import pallasc
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
 from pallasc.errors import ArgumentError, CompileError, UnsupportedError
 from pallasc.specs.library.elementwise import add
-from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.yaml_loader import load_yaml
 
 ADD = {"entry": "pallasc.specs.library.elementwise:add", "targets": ["sm_90a"]}
 POINTS = [(1024, 512), (1024, 1024), (2048, 1024)]
-SPEC = {
-    "schema": 1,
-    "kernels": [
-        {**ADD, "name": "rows", "args": ["f32[2, 1024]"] * 2, "static": {"block_size": 1024}},
-        *(
-            {**ADD, "name": f"add_{n}_{b}", "args": [f"f32[{n}]"] * 2, "static": {"block_size": b}}
-            for n, b in POINTS
-        ),
-    ],
-}
+KERNELS = [
+    {**ADD, "name": "rows", "args": ["f32[2, 1024]"] * 2, "static": {"block_size": 1024}},
+    *(
+        {**ADD, "name": f"add_{n}_{b}", "args": [f"f32[{n}]"] * 2, "static": {"block_size": b}}
+        for n, b in POINTS
+    ),
+]
 
 
 @pytest.fixture(scope="module")
 def made(store: Store) -> dict[str, pallasc.Artifact]:
     """Compile one function for several arrays; return the artifacts by name."""
-    spec = store.root / "spec.yaml"
-    spec.write_text(json.dumps(SPEC))
-    report = build(expand(load_yaml(spec)), store=store, options=Options(jobs=1))
-    return {r.variant.name: r.artifact for r in report.results if r.artifact is not None}
+    return artifacts(KERNELS, store)
 
 
 @pytest.fixture(scope="module")
@@ -200,13 +190,6 @@ def test_what_is_neither_artifact_nor_kernel_is_refused(given: Any, what: str, h
     assert hint in (told.value.hint or "")
 
 
-def test_the_kernel_of_an_artifact_is_executed(artifact: pallasc.Artifact, x: np.ndarray) -> None:
-    kernel = pallasc.open_artifact(artifact)
-    np.testing.assert_array_equal(pallasc.emulate(kernel, x, y=x), x + x)
-    with pytest.raises(ArgumentError, match=r"x has shape \[1024\]"):
-        pallasc.emulate(kernel, x[0], x)
-
-
 @pytest.fixture(scope="module")
 def tiles(made: dict[str, pallasc.Artifact]) -> Any:
     """Return variants of one kernel: two for the same arrays, one for others."""
@@ -224,14 +207,3 @@ def test_of_a_kernel_the_variant_is_executed_that_takes_the_arrays(tiles: Any) -
     assert "Name the parameters that they differ in" in (told.value.hint or "")
     with pytest.raises(ArgumentError, match=r"no variant of add takes these.* has shape \[7\]"):
         pallasc.emulate(tiles, x[:7], x[:7])
-
-
-def test_a_kernel_of_a_bundle_without_ptx_is_refused(tiles: Any) -> None:
-    variant = tiles.variants[2]
-    record = dict(variant.artifact.record)
-    record["kernels"] = [{**kernel, "ptx": None} for kernel in record["kernels"]]
-    stripped = pallasc.open_artifact(pallasc.Artifact(record, variant.artifact.blob))
-    x = np.zeros(2048, np.float32)
-    with pytest.raises(UnsupportedError, match="has no PTX of the kernel") as told:
-        pallasc.emulate(stripped, x, x)
-    assert "--keep-ptx" in (told.value.hint or "")

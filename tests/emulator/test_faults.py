@@ -10,7 +10,6 @@ from small_kernels import run
 
 from pallasc.emulator.machine.machine import Policy
 from pallasc.emulator.machine.memory import Fault
-from pallasc.errors import UnsupportedError
 
 MEMORY = ".shared .align 128 .b8 s[2048]; .shared .align 8 .b64 m; .local .align 4 .b8 l[16];"
 VALUES = np.arange(128, dtype=np.uint32)
@@ -134,24 +133,3 @@ def test_half_a_warp_at_an_instruction_for_whole_warps_is_no_deadlock(
     with pytest.raises(Fault, match=f"only some lanes of a warp execute {told}") as caught:
         run("mov.u32 %r1, s; setp.lt.u32 %p1, %t, 16;" + lines.format(load=load), variables=MEMORY)
     assert caught.value.rule == "not-aligned"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "cp.async.bulk.global.global [%a0], [%a0], 16;",
-        "cp.sync.shared.global [%r1], [%a0], 16;",
-        "multimem.mix.global.b32 [%a0], %r1;",
-        "clusterlaunchcontrol.query_cancel.count.b32.b128 %r1, %q1;",
-        "call.uni other, (%r1);",
-        "ld.global.v3.u32 {%r1, %r2, %r3}, [%a0];",
-        "st.quick.u32 [%a0], %r1;",
-        "shfl.idx.b32 %r1, %t, 0, 31;",
-        "vote.sync.most.pred %p1, %p2, -1;",
-        "redux.sync.mul.u32 %r1, %t, -1;",
-    ],
-)
-def test_what_is_not_known_is_refused_by_name(line: str) -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        run(line, VALUES)
-    assert line.split()[0].rstrip(";") in str(caught.value)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
-import pytest
 import small_kernels
-
-from pallasc.errors import UnsupportedError
 
 
 def run(body: str) -> np.ndarray:
@@ -61,27 +56,3 @@ def test_lanes_that_are_not_at_work_keep_their_flag() -> None:
     """
     lanes = np.arange(32)
     np.testing.assert_array_equal(run(body), lanes + (lanes < 5))
-
-
-@pytest.mark.parametrize(
-    ("operation", "expected"),
-    [("max", 20.0), ("min", -11.0), ("min.abs", 0.0), ("max.abs", 20.0), ("max.NaN", np.nan)],
-)
-def test_a_reduction_of_floats_over_a_warp(operation: str, expected: float) -> None:
-    body = f"""
-      cvt.rn.f32.u32 %r3, %r1;
-      sub.f32 %r3, %r3, 0f41300000;
-      setp.eq.u32 %p1, %r1, 7;
-      @%p1 mov.b32 %r3, 0f7FC00000;
-      redux.sync.{operation}.f32 %r2, %r3, -1;
-    """
-    np.testing.assert_array_equal(run(body).view(np.float32), np.full(32, expected, np.float32))
-
-
-@pytest.mark.parametrize(
-    "opcode",
-    ["add.sat.u32", "redux.sync.add.f32", "redux.sync.max.NaN.abs.f32", "redux.sync.max.ftz.f32"],
-)
-def test_what_is_not_known_is_refused_by_name(opcode: str) -> None:
-    with pytest.raises(UnsupportedError, match=re.escape(opcode)):
-        run(f"{opcode} %r2, %r1, -1;")

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
 import pytest
+from compiled_plans import artifacts
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
-from pallasc.emulator.machine.machine import Deadlock, Machine, Policy
+from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.machine.memory import Fault
 from pallasc.emulator.program import PlanRun
 from pallasc.emulator.races.observer import Races
 from pallasc.emulator.races.threads import Finding
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.yaml_loader import load_yaml
 
 POLICIES = [
     Policy(),
@@ -29,14 +25,15 @@ POLICIES = [
 ]
 
 
+LIBRARY = "pallasc.specs.library"
 STEPS = {"max_concurrent_steps": 2}
 PRODUCT = ("bf16[128, 320]", "bf16[320, 128]")
 QUANTIZED = ("bf16[128, 256]", "i8[256, 128]", "f32[128]")
 KERNELS: dict[str, tuple[str, tuple[str, ...], str, dict[str, int]]] = {
-    "hopper": ("hopper_matmul:matmul", PRODUCT, "sm_90a", STEPS),
-    "blackwell": ("blackwell_matmul:matmul", PRODUCT, "sm_100a", STEPS),
-    "dequant": ("dequant_matmul:dequant_matmul", QUANTIZED, "sm_90a", STEPS),
-    "softmax": ("softmax:softmax", ("f32[4, 1024]",), "sm_90a", {"rows_per_block": 4}),
+    "hopper": (f"{LIBRARY}.hopper_matmul:matmul", PRODUCT, "sm_90a", STEPS),
+    "blackwell": (f"{LIBRARY}.blackwell_matmul:matmul", PRODUCT, "sm_100a", STEPS),
+    "dequant": (f"{LIBRARY}.dequant_matmul:dequant_matmul", QUANTIZED, "sm_90a", STEPS),
+    "softmax": (f"{LIBRARY}.softmax:softmax", ("f32[4, 1024]",), "sm_90a", {"rows_per_block": 4}),
 }
 Compiled = dict[str, Artifact]
 
@@ -45,19 +42,10 @@ Compiled = dict[str, Artifact]
 def compiled(store: Store) -> Compiled:
     """Compile small kernels of the library."""
     kernels = [
-        {
-            "name": name,
-            "entry": f"pallasc.specs.library.{entry}",
-            "args": args,
-            "static": static,
-            "targets": [target],
-        }
+        {"name": name, "entry": entry, "args": args, "static": static, "targets": [target]}
         for name, (entry, args, target, static) in KERNELS.items()
     ]
-    spec = store.root / "spec.yaml"
-    spec.write_text(json.dumps({"schema": 1, "kernels": kernels}))
-    report = build(expand(load_yaml(spec)), store=store, options=Options(jobs=1))
-    return {r.variant.name: r.artifact for r in report.results if r.artifact is not None}
+    return artifacts(kernels, store)
 
 
 CHANGES = {
@@ -209,35 +197,6 @@ def test_a_finding_names_both_instructions_and_what_is_missing(
     assert 0 < finding.end - finding.begin <= 128 * 128 * 2
     assert finding.fault().rule == "missing-proxy-fence"
     assert finding.first.instruction.text in str(finding)
-
-
-def test_a_second_wait_for_a_barrier_is_a_deadlock_that_says_so(compiled: Compiled) -> None:
-    """The second waits for the phase that follows, as a second `barrier_wait` in the source."""
-    text = text_of(compiled["hopper"])
-    wait = re.search(r"\{\s*\.reg \.pred +P1;.*?DONE:\s*\}", text, re.DOTALL)
-    assert wait is not None
-    again = re.sub(r"(\[%r\d+\]), (%r\d+)", r"\1, other", wait[0])
-    parity = re.search(r"\[%r\d+\], (%r\d+)", wait[0])
-    assert parity is not None
-    start = f"{{ .reg .b32 other; xor.b32 other, {parity[1]}, 1;\n"
-    twice = f"{text[: wait.end()]}\n{start}{again} }}{text[wait.end() :]}"
-    with pytest.raises(Deadlock) as caught:
-        observe(compiled["hopper"], text=twice)
-    assert "waits for more phases than the barrier completes" in str(caught.value)
-    assert len(str(caught.value).splitlines()) < 30
-
-
-def test_an_arrival_too_many_asked_for_is_a_deadlock_that_says_who_is_left(
-    compiled: Compiled,
-) -> None:
-    _, text = next(mutants(text_of(compiled["hopper"]), "one arrival more"))
-    with pytest.raises(Deadlock, match="arrivals missing: 1") as caught:
-        observe(compiled["hopper"], text=text)
-    message = str(caught.value)
-    assert " arrivals" in message
-    assert "mbarrier.try_wait" in message
-    assert "warps 0-3" in message or "warps 0-7" in message
-    assert caught.value.waiting
 
 
 @pytest.mark.parametrize(

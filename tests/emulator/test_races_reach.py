@@ -231,31 +231,6 @@ def test_what_lacks_a_part_of_that_order_is_found(changes: dict[str, str]) -> No
     assert "async-write-not-awaited" in {finding.rule for finding in findings}
 
 
-# Each device writes to memory of the other one and signals it.
-WRITES_TO_PEER = """
-  setp.ne.u32 %p1, %t, 0; @%p1 bra END;
-  st.global.u32 [%a0+12], 7;
-  red.release.sys.global.add.u32 [%a0], 1;
-{wait}
-END:
-"""
-LAST_WAIT = """
-POLL:
-  ld.acquire.sys.global.u32 %r1, [%outs+4]; setp.eq.u32 %p2, %r1, 0; @%p2 bra POLL;
-"""
-
-
-@pytest.mark.parametrize(("wait", "rules"), [(LAST_WAIT, []), ("", ["device-ended"])])
-def test_a_kernel_waits_for_what_its_peers_write_before_it_ends(
-    wait: str, rules: list[str]
-) -> None:
-    findings = found_on_two(WRITES_TO_PEER.format(wait=wait))
-    assert [finding.rule for finding in findings] == rules
-    for finding in findings:
-        assert "the kernel on device" in finding.message
-        assert finding.second.instruction.text.startswith("st.global")
-
-
 UNEVEN = (
     "setp.eq.u32 %p8, %t, 0; mad.lo.u32 %r1, %b, {stride}, 3; mov.u32 %r2, s;"
     "mad.lo.u32 %r3, %t, 4, %r2; mov.u32 %r4, %b; st.shared.u32 [%r3], %r4;"

@@ -286,26 +286,6 @@ def reduced(map: TensorMap, box: Any, old: np.ndarray, shared: np.ndarray, opera
     tensor_maps.reduce_global(map, box, memory, 0, part, operation=operation)
 
 
-PAIRS = np.array([*itertools.product((0, 1, 2, 5, 1 << 31, (1 << 32) - 1), repeat=2)], np.uint32)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "operation", "function"),
-    [
-        ("uint32", "inc", lambda a, b: 0 if a >= b else a + 1),
-        ("uint32", "dec", lambda a, b: b if a == 0 or a > b else a - 1),
-        ("int32", "min", min),
-        ("int32", "max", max),
-    ],
-)
-def test_integers_are_reduced_at_their_limits(dtype: str, operation: str, function: Any):
-    old, new = (column.copy().view(dtype) for column in PAIRS.T)
-    found = tensor_maps.combined(operation, old, new)
-    assert found.tolist() == [
-        function(a, b) for a, b in zip(old.tolist(), new.tolist(), strict=True)
-    ]
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_floats_are_added_and_rounded_to_even(dtype: str):
     numpy_dtype = tensor_maps.NUMPY_TYPES[dtype]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from fractions import Fraction
 
+import blackwell as bw
 import numpy as np
 import pytest
 from blackwell import DTYPES as NUMPY_TYPES
+from opcode_cases_matrices import a_place
 
 from pallasc.emulator.tensors import matrices
 from pallasc.errors import CheckError, UnsupportedError
 
 D_TYPES = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
-SWIZZLE_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
-SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
 
 
 def opcode(n: int, d: str, a: str, b: str = "") -> str:
@@ -35,58 +35,13 @@ def random_matrix(rows: int, columns: int, dtype: str, seed: int = 0) -> np.ndar
     return values.astype(NUMPY_TYPES[dtype])
 
 
-def encode(start: int, leading: int, stride: int, swizzle: int) -> int:
-    """Put a descriptor together, as `encode_descriptor` of Mosaic does."""
-    return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | SWIZZLE_CODES[swizzle] << 62
+def encode(start: int, leading: int, stride: int) -> int:
+    """Put a descriptor without swizzle together, as `encode_descriptor` of Mosaic does."""
+    return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32
 
 
-def put(shared: np.ndarray, address: int, element: np.ndarray, swizzle: int) -> None:
-    """Store an element at a swizzled address, bit by bit."""
-    for bit in range(SWIZZLE_BITS[swizzle]):
-        address ^= (address >> 7 + bit & 1) << 4 + bit
-    shared[address : address + element.nbytes] = np.frombuffer(element.tobytes(), np.uint8)
-
-
-def fill(
-    shared: np.ndarray,
-    start: int,
-    matrix: np.ndarray,
-    tile: tuple[int, int],
-    *,
-    columns_first: bool = False,
-    swizzle: int = 0,
-) -> tuple[int, int]:
-    """Lay a matrix out in tiles, each of them contiguous and row-major.
-
-    Returns the byte strides from tile to tile, along rows and along columns of tiles.
-    """
-    rows, columns = matrix.shape
-    tile_bytes = tile[0] * tile[1] * matrix.itemsize
-    down, right = rows // tile[0], columns // tile[1]
-    row_stride, column_stride = tile_bytes * right, tile_bytes
-    if columns_first:
-        row_stride, column_stride = tile_bytes, tile_bytes * down
-    for row, column in itertools.product(range(rows), range(columns)):
-        at = start + row // tile[0] * row_stride + column // tile[1] * column_stride
-        at += (row % tile[0] * tile[1] + column % tile[1]) * matrix.itemsize
-        put(shared, at, matrix[row, column], swizzle)
-    return row_stride, column_stride
-
-
-def a_place(thread: int, i: int, dtype: str) -> tuple[int, int]:
-    """PTX ISA 9.0, 9.7.15.5.1.1: where element `i` of thread `t` lies in A."""
-    warp, lane = divmod(thread, 32)
-    group, within = divmod(lane, 4)
-    if dtype == "f16":
-        low = i < 2 or 4 <= i < 6
-        column = within * 2 + (i & 1) + (8 if i >= 4 else 0)
-    elif dtype == "e4m3":
-        low = i < 4 or 8 <= i < 12
-        column = within * 4 + (i & 3) + (16 if i >= 8 else 0)
-    else:
-        low = i in (0, 2)
-        column = within + (4 if i >= 2 else 0)
-    return 16 * warp + group + (0 if low else 8), column
+def put(shared: np.ndarray, address: int, data: np.ndarray) -> None:
+    shared[address : address + data.nbytes] = np.frombuffer(data.tobytes(), np.uint8)
 
 
 TYPES = ["f16", "e4m3", "tf32"]
@@ -95,49 +50,28 @@ TYPES = ["f16", "e4m3", "tf32"]
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("which", ["a", "b"])
-@pytest.mark.parametrize("columns_first", [False, True])
-def test_small_tiles_with_k_contiguous(swizzle: int, dtype: str, which: str, columns_first: bool):
+def test_small_tiles_with_k_contiguous(swizzle: int, dtype: str, which: str):
     w = matrices.parse_product(opcode(24, "f32", dtype))
-    rows = 64 if which == "a" else 24
-    size = np.dtype(NUMPY_TYPES[dtype]).itemsize
-    row_elements = swizzle // size
-    matrix = random_matrix(rows, 2 * row_elements, dtype)
-    shared = np.full(1 << 16, 0xCC, np.uint8)
-    start = 0x2000
-    mn_stride, k_stride = fill(
-        shared,
-        start,
-        matrix,
-        (8, row_elements),
-        swizzle=swizzle,
-        columns_first=columns_first,
-    )
-    for first in range(0, 2 * row_elements, w.k):
-        step = first // row_elements * k_stride + first % row_elements * size
-        # Mosaic adds what it steps over to the encoded descriptor; the leading offset is unused.
-        descriptor = encode(start, 0, mn_stride, swizzle) + (step >> 4)
-        found = matrices.read_operand(w, shared, descriptor, which)
-        wanted = matrix[:, first : first + w.k].astype(np.float64)
-        assert found.shape == (rows, w.k)
-        assert (found == wanted).all()
+    row_elements = swizzle // np.dtype(NUMPY_TYPES[dtype]).itemsize
+    matrix = random_matrix(64 if which == "a" else 24, 2 * row_elements, dtype)
+    operand, shared = bw.k_major(bw.as_bytes(matrix), swizzle), np.full(1 << 16, 0xCC, np.uint8)
+    put(shared, 0x2000, operand.data)
+    for step, first in enumerate(range(0, 2 * row_elements, w.k)):
+        found = matrices.read_operand(w, shared, operand.descriptor(0x2000, step), which)
+        assert (found == matrix[:, first : first + w.k].astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("swizzle", [32, 64, 128])
 @pytest.mark.parametrize("which", ["a", "b"])
-@pytest.mark.parametrize("columns_first", [False, True])
-def test_small_tiles_with_m_or_n_contiguous(swizzle: int, which: str, columns_first: bool):
-    rows = 64 if which == "a" else 128
+def test_small_tiles_with_m_or_n_contiguous(swizzle: int, which: str):
     w = matrices.parse_product(opcode(128, "f32", "bf16"))
-    matrix = random_matrix(64, rows, "bf16")
-    shared = np.full(1 << 16, 0xCC, np.uint8)
-    start = 0x4000
-    k_stride, mn_stride = fill(
-        shared, start, matrix, (8, swizzle // 2), swizzle=swizzle, columns_first=columns_first
-    )
-    for first in range(0, 64, 16):
-        descriptor = encode(start, mn_stride, k_stride, swizzle) + (first // 8 * k_stride >> 4)
+    matrix = random_matrix(64 if which == "a" else 128, 64, "bf16")
+    operand, shared = bw.mn_major(matrix, swizzle, step_k=16), np.full(1 << 16, 0xCC, np.uint8)
+    put(shared, 0x4000, operand.data)
+    for step, first in enumerate(range(0, 64, 16)):
+        descriptor = operand.descriptor(0x4000, step)
         found = matrices.read_operand(w, shared, descriptor, which, transposed=True)
-        assert (found == matrix[first : first + 16].T.astype(np.float64)).all()
+        assert (found == matrix[:, first : first + 16].astype(np.float64)).all()
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -152,8 +86,8 @@ def test_no_swizzle_with_k_contiguous(dtype: str, leading: int, stride: int):
     for row, column in itertools.product(range(64), range(w.k)):
         at = row % 8 * 16 + row // 8 * stride
         at += column % per_piece * size + column // per_piece * leading
-        put(shared, 0x210 + at, matrix[row, column], 0)
-    found = matrices.read_operand(w, shared, encode(0x210, leading, stride, 0), "a")
+        put(shared, 0x210 + at, matrix[row, column])
+    found = matrices.read_operand(w, shared, encode(0x210, leading, stride), "a")
     assert (found == matrix.astype(np.float64)).all()
 
 
@@ -186,7 +120,9 @@ def test_a_lies_in_registers_as_the_manual_says(dtype: str):
     size = matrix.itemsize
     registers = np.zeros((4, 128), np.uint32)
     for thread, i in itertools.product(range(128), range(16 // size)):
-        bits = int(matrix[a_place(thread, i, dtype)].view(f"u{size}"))
+        warp, lane = divmod(thread, 32)
+        row, column = a_place(lane, i, 16, w.k, dtype)  # of the 16 rows of a warp
+        bits = int(matrix[16 * warp + row, column].view(f"u{size}"))
         register, place = divmod(i * size, 4)
         registers[register, thread] |= np.uint32(bits << 8 * place)
     assert (matrices.a_from_registers(w, registers) == matrix.astype(np.float64)).all()
@@ -203,7 +139,7 @@ def test_descriptors_that_are_not_modelled_are_refused():
         with pytest.raises(UnsupportedError, match=text):
             matrices.operand_chunks(form, descriptor, "b", transposed=transposed, first_row=None)
     with pytest.raises(CheckError, match="at 0x470, the block has 0x400 bytes"):
-        matrices.read_operand(w, np.zeros(0x400, np.uint8), encode(0x300, 0x100, 0, 0), "a")
+        matrices.read_operand(w, np.zeros(0x400, np.uint8), encode(0x300, 0x100, 0), "a")
 
 
 FLOATS = [
@@ -285,7 +221,7 @@ def test_tf32_ignores_the_low_bits():
     w = matrices.parse_product(opcode(8, "f32", "tf32"))
     shared = np.zeros(4096, np.uint8)
     shared.view(np.uint32)[:1024] = 0x3F801FFF
-    found = matrices.read_operand(w, shared, encode(0, 128, 256, 0), "b")
+    found = matrices.read_operand(w, shared, encode(0, 128, 256), "b")
     assert (found == 1).all()
 
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+import compiled_plans
 import numpy as np
 import pytest
 import whole_functions
+from compiled_plans import Compiled
 from whole_functions import CASES
 
 from pallasc.cache.store import Store
 from pallasc.compiler.arrays import array_of, random_bytes
-from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
-from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.pool import find_ptx
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.program import PlanRun
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 
 NAMES = [function.__name__ for function in CASES]
-Compiled = dict[str, tuple[Artifact, Mapping[str, str]]]
 
 
 @pytest.fixture(scope="module")
@@ -34,17 +29,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
         spec_of(function, args=args, static={}, target="h100-sxm")
         for function, args in CASES.items()
     ]
-    store = Store(tmp_path_factory.mktemp("store"))
-    results = build(expand(specs), store=store, options=Options(jobs=1)).results
-    assert [str(result.error) for result in results if result.error] == []
-    pairs = [(result.variant, result.artifact) for result in results if result.artifact]
-    with prepare() as setup:
-        texts = find_ptx(pairs, setup, store)
-    return {
-        variant.name: (artifact, ptx)
-        for (variant, artifact), ptx in zip(pairs, texts, strict=True)
-        if isinstance(ptx, Mapping)
-    }
+    made = compiled_plans.compiled(expand(specs), Store(tmp_path_factory.mktemp("store")))
+    return {name.partition("@")[0]: plan for name, plan in made.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)

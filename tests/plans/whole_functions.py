@@ -125,10 +125,6 @@ def aliased(x: Any, y: Any) -> Any:
     return x * 3 - y if _plain else call(x, y)
 
 
-def aliased_temporary(x: Any, y: Any) -> Any:
-    return aliased(increment(x), y)
-
-
 def aliased_kept(x: Any, y: Any) -> Any:
     total, difference = pair(x, y)
     return aliased(total, y), total, difference
@@ -147,27 +143,6 @@ def tree_in_a_kernel(x: Any, left: Any, right: Any) -> Any:
     total = jax.ShapeDtypeStruct((), x.dtype)
     out = {"a": (like(x, dtype=jnp.bfloat16), total), "b": like(right)}
     return plgpu.kernel(body, out_type=out)(x, {"left": left, "rest": [right]})
-
-
-def scalars_in_a_kernel(x: Any, factor: Any, row: Any) -> Any:
-    def body(x_ref: Any, factor_ref: Any, row_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[row_ref[...]] * factor_ref[...]
-
-    return x[row] * factor if _plain else plgpu.kernel(body, out_type=like(x[0]))(x, factor, row)
-
-
-def narrowed(x: Any) -> Any:
-    """Widen floats of 8 bits, and narrow them again."""
-
-    def body(x_ref: Any, wide_ref: Any, narrow_ref: Any) -> None:
-        value = x_ref[...].astype(jnp.float32)
-        wide_ref[...] = value
-        narrow_ref[...] = (value * 2).astype(x_ref.dtype)
-
-    if _plain:
-        wide = x.astype(jnp.float32)
-        return wide, (wide * 2).astype(x.dtype)
-    return plgpu.kernel(body, out_type=(like(x, dtype=jnp.float32), like(x)))(x)
 
 
 class Both(NamedTuple):
@@ -195,10 +170,6 @@ def doubled_twice(x: Any) -> Any:
 
 def signalled_twice(x: Any) -> Any:
     return signalled(signalled(x))
-
-
-def two_references(x: Any, y: Any) -> Any:
-    return added(x, y), added(y, x, x)
 
 
 def slices(x: Any) -> Any:
@@ -237,22 +208,6 @@ def product(x: Any, y: Any) -> Any:
     return increment(x @ y), increment(y).sum(axis=0)
 
 
-def mapped(x: Any, y: Any) -> Any:
-    """Run a kernel of vectors for each row of both operands, and for the rows of one alone."""
-
-    def body(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = x_ref[...] + y_ref[...]
-
-    def one(x: Any, y: Any) -> Any:
-        return x + y if _plain else plgpu.kernel(body, out_type=like(x))(x, y)
-
-    return jax.vmap(one)(x, x), jax.vmap(one, in_axes=(0, None))(x, y)
-
-
-def jitted(x: Any) -> Any:
-    return jax.jit(doubled)(jax.jit(increment)(x))
-
-
 @jax.custom_vjp
 def weighted(x: Any, y: Any) -> Any:
     return doubled(x) + increment(y)
@@ -280,13 +235,9 @@ CASES: dict[Callable[..., Any], list[Any]] = {
     doubled_twice: [_S],
     signalled_twice: [_V],
     added: [_M, _M, _M],
-    two_references: [_M, _M],
     closed_over: [_M, _M, _M],
-    aliased_temporary: [_V, _V],
     aliased_kept: [_V, _V],
     tree_in_a_kernel: [_V, _V, "f32[256]"],
-    scalars_in_a_kernel: [_M, "f32[]", "i32[]"],
-    narrowed: ["f8e4m3fn[64, 64]"],
     slices: ["f32[128, 32]"],
     written_slice: [_M],
     counted: [_V],
@@ -295,8 +246,6 @@ CASES: dict[Callable[..., Any], list[Any]] = {
     tree: [_M, {"first": _M, "rest": [_M, None]}],
     passed_through: [_M, "i32[7]", "f32[]", "f32[0, 4]"],
     product: [_S, _S],
-    mapped: ["f32[3, 128]", _V],
-    jitted: [_S],
     backward: [_S, _S, _S],
 }
 """The arrays of each function."""

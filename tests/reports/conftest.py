@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import report_browser  # noqa: F401 - found here for the tests, which import it by its name
-from report_case import KERNELS, SPEC, Built
-
-sys.path.pop(0)
+from report_case import KERNELS, SPEC, Built, pallasc
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
@@ -65,11 +58,5 @@ def content(built: Built) -> Content:
 def _report(
     folder: Path, store: Path, output: Path, *options: str
 ) -> subprocess.CompletedProcess[str]:
-    arguments = ["report", "kernels.yaml", "--store", str(store), "-j", "1", *options]
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "pallasc", *arguments, "-o", str(output)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("report", "kernels.yaml", "--store", store, "-j", "1", *options, "-o", output)
+    return pallasc(folder, *words)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from processes import captured
 
 from pallasc.cache.store import Store
 
@@ -52,3 +56,8 @@ class Built:
     def page(self) -> str:
         """The report."""
         return self.file.read_text()
+
+
+def pallasc(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command of pallasc in a folder."""
+    return captured([sys.executable, "-P", "-m", "pallasc", *words], cwd=folder)

@@ -1,4 +1,4 @@
-"""The text of the page: strangers' texts stay text, equal inputs give equal bytes."""
+"""`pallasc report`: strangers' texts stay text, equal inputs give equal bytes, and the command."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import base64
 import hashlib
 import importlib.util
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
-from report_case import HOSTILE, Built
+from report_case import HOSTILE, Built, pallasc
 
 from pallasc.checks.findings import LevelResult
 from pallasc.errors import ToolError
@@ -135,3 +137,30 @@ def test_equal_inputs_give_equal_bytes_and_a_baseline_tells_what_changed(
     assert b"<dt>This build</dt>" not in built.file.read_bytes()
     assert "0 differ, 6 are the same" in same
     assert "Nothing differs." in _pages(same)[1]
+
+
+@pytest.fixture
+def folder(built: Built, tmp_path: Path) -> Path:
+    """Return a copy of the spec and its store."""
+    return Path(shutil.copytree(built.spec.parent, tmp_path / "copy"))
+
+
+def test_results_of_checks_that_the_store_has_are_shown(folder: Path) -> None:
+    chosen = ["kernels.yaml", "-k", "block=1024 and label=plain"]
+    report = ["report", *chosen, "-o", "report.html", "-q", "--store", "store"]
+    assert pallasc(folder, *report).returncode == 0
+    assert "The store has no results of checks" in (folder / "report.html").read_text()
+    check = ["check", *chosen, "--level", "artifact", "-j", "1", "--store", "store"]
+    assert pallasc(folder, *check).returncode == 0
+    assert pallasc(folder, *report).returncode == 0
+    page = (folder / "report.html").read_text()
+    assert "Nothing was found in the 1 variant whose results the store has." in page
+
+
+def test_a_report_needs_a_name_and_writes_nothing_without_specs(folder: Path) -> None:
+    done = pallasc(folder, "report", "kernels.yaml")
+    assert done.returncode == 2
+    assert "--output" in done.stderr
+    done = pallasc(folder, "report", "nothing.yaml", "-o", "nothing.html")
+    assert done.returncode == 2
+    assert not (folder / "nothing.html").exists()

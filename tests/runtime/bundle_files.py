@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import made
 
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.user_files import replace_file
 
 TARGETS = ("h100-sxm", "h200", "b200", "a100-sxm")
@@ -29,4 +35,16 @@ def write_bundle(
         for n in columns
     )
     replace_file(path, build_bundle(items, level=3))
+    return path
+
+
+def build_with_ptx(folder: Path, spec: Path, store: Store) -> Path:
+    """Build a spec in a copy of a store, and write it into a bundle that keeps the PTX."""
+    shutil.copytree(store.root, folder / "store")
+    variants = expand(load_yaml(spec))
+    report = build(variants, store=Store(folder / "store"), options=Options(jobs=1))
+    assert report.exit_code == 0, [str(result.error) for result in report.results if result.error]
+    items = [Item(r.variant.name, dict(r.variant.params), r.artifact) for r in report.results]
+    path = folder / f"{spec.stem}.pallasc"
+    path.write_bytes(build_bundle(items, keep_ptx=True))
     return path

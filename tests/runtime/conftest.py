@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import made as artifacts
-import rig as programs
+import pytest
 import standin as control
 import standin_torch as torch_control
+from processes import PROGRAMS, run_python
 
 from pallasc.runtime.calls import launch, native_path
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.native.library import extension
 
-for name in (
-    "bundle_files", "c_exports", "exchange", "flat", "foreign", "native_build", "native_calls",
-    "native_comparison", "native_plans", "orders", "page_programs", "processes", "tuned_bundles",
-    "tuned_jobs",
-):  # fmt: skip
-    import_module(name)  # found here for the tests, which import it by its bare name
-sys.path.pop(0)
-
 FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]
-
-LONGEST_S = 1800
-"""For what hangs: a busy machine may need minutes for what takes a second."""
 
 
 @pytest.fixture(scope="session")
@@ -63,23 +46,9 @@ def fresh_process(_library: control.Standin) -> FreshProcess:
     """
 
     def run(code: str, *arguments: str, **options: Any) -> Any:
-        environment = control.environment(**options)
-        path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
-        return subprocess.run(
-            [sys.executable, "-P", "-c", code, *arguments],
-            env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-            capture_output=True,
-            text=True,
-            timeout=LONGEST_S,
-        )
+        return run_python("-c", code, *arguments, environment=control.environment(**options))
 
     return run
-
-
-@pytest.fixture
-def rig(standin: control.Standin) -> programs.Rig:
-    """Give a started driver with one device (9.0), its context and loaded kernels."""
-    return programs.Rig(standin, programs.cubin("sm_90a")).start()
 
 
 @pytest.fixture
@@ -138,18 +107,10 @@ def torch_process(tmp_path_factory: pytest.TempPathFactory) -> FreshProcess:
     if reason := torch_control.why_not():
         pytest.skip(f"no CUDA tensors here: {reason}")
     environment = torch_control.environment(tmp_path_factory.mktemp("torch"), devices="9.0,9.0")
-    here = Path(__file__).parent
-    folders = [str(here), str(here / "programs"), environment.get("PYTHONPATH", "")]
-    path = os.pathsep.join(folders)
 
     def run(program: str, *arguments: str | Path, devices: str = "9.0,9.0") -> Any:
-        done = subprocess.run(
-            [sys.executable, "-P", here / "programs" / program, *arguments],
-            env={**environment, "PYTHONPATH": path, "STANDIN_DEVICES": devices},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        variables = {**environment, "STANDIN_DEVICES": devices}
+        done = run_python(PROGRAMS / program, *arguments, environment=variables)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
 

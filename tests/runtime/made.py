@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import rig
 from exchange import exchange
 
-from pallasc.errors import ArgumentError, ToolError
+from pallasc.errors import ArgumentError, CorruptError, ToolError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.device.devices import state
 from pallasc.runtime.kernel import Kernel
@@ -146,6 +147,13 @@ def artifact(
     return Artifact(made, blobs.__getitem__)
 
 
+def changed(made: Artifact, change: Callable[[dict[str, Any]], Any]) -> Artifact:
+    """Return an artifact whose plan, as JSON, a function has changed."""
+    plan = json.loads(json.dumps(made.record["plan"]))
+    change(plan)
+    return Artifact({**made.record, "plan": plan}, made.blob)
+
+
 def _bind(buffers: list[Buffer], path: str, text: str, role: Any) -> Binding:
     array = resolve_array(text)
     buffers.append(Buffer(role, array.nbytes))
@@ -153,26 +161,15 @@ def _bind(buffers: list[Buffer], path: str, text: str, role: Any) -> Binding:
 
 
 def _resources(plan: LaunchPlan, image: bytes) -> list[KernelResources]:
-    found = {}
     try:
         own = parse_cubin(image).kernels
-    except Exception:
+    except CorruptError:
         own = {}
+    found = {}
     for step in plan.launches:
         static = own[step.kernel].static_smem_bytes if step.kernel in own else 0
-        found[step.kernel] = KernelResources(
-            name=step.kernel,
-            cubin=step.cubin,
-            ptx=None,
-            origin="mosaic",
-            registers=32,
-            stack_bytes=0,
-            spill_store_bytes=0,
-            spill_load_bytes=0,
-            static_smem_bytes=static,
-            dynamic_smem_bytes=step.dynamic_smem_bytes,
-            barriers=0,
-        )
+        sizes = (32, 0, 0, 0, static, step.dynamic_smem_bytes, 0)
+        found[step.kernel] = KernelResources(step.kernel, step.cubin, None, "mosaic", *sizes)
     return list(found.values())
 
 
@@ -308,6 +305,28 @@ def stream(device: int = 0, flags: int = 1) -> int:
 
     with active(get_device(device)) as driver:
         return int(driver.call("cuStreamCreate", flags, what="a stream"))
+
+
+@contextmanager
+def capture(stream: int, mode: int = 0) -> Iterator[list[Any]]:
+    """Capture a stream of GPU 0, globally by default; the graph is in the list in the end."""
+    from pallasc.runtime.device.devices import active, get_device
+
+    graph: list[Any] = []
+    with active(get_device(0)) as driver:
+        kind = driver.bindings.CUstreamCaptureMode(mode)
+        driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
+        yield graph
+        graph.append(driver.call("cuStreamEndCapture", stream, what="a capture"))
+
+
+def launch_graph(graph: list[Any], stream: int) -> None:
+    """Launch what was captured."""
+    from pallasc.runtime.device.devices import active, get_device
+
+    with active(get_device(0)) as driver:
+        ready = driver.call("cuGraphInstantiate", *graph, 0, what="a graph")
+        driver.call("cuGraphLaunch", ready, stream, what="a graph")
 
 
 def install() -> Framework:

@@ -20,6 +20,7 @@ from typing import Any
 
 import native_build
 from compiled import compiled, compiler
+from processes import captured
 
 from pallasc.cache.store import Store
 from pallasc.specs.artifacts.artifact import Artifact
@@ -130,9 +131,7 @@ def _run(*command: Any, seed: int, **changes: str) -> Mapping[str, Any]:
         "UBSAN_OPTIONS": "print_stacktrace=1",
         **changes,
     }
-    done = subprocess.run(
-        [*map(str, command)], env=environment, capture_output=True, text=True, check=False
-    )
+    done = captured([*map(str, command)], env=environment)
     if done.returncode:
         raise AssertionError(f"seed {seed}: {done.stderr[-6000:]}")
     counted: Mapping[str, Any] = json.loads(done.stdout)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from processes import captured
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 BLOCK = re.compile(r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -48,7 +49,5 @@ def commands(page: Path) -> Iterator[list[str]]:
 def run(listed: Iterable[list[str]], folder: Path, given: dict[str, str]) -> None:
     """Run commands in a folder; the first that fails fails the test."""
     for command in listed:
-        done = subprocess.run(
-            command, cwd=folder, env=given, capture_output=True, text=True, check=False
-        )
+        done = captured(command, cwd=folder, env=given)
         assert done.returncode == 0, f"{command[-1]}\n{done.stdout}{done.stderr}"

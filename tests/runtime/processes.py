@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +17,20 @@ HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 
 
+def captured(command: Iterable[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command, and return how it ended and what it said."""
+    words = [*map(str, command)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **options)
+
+
 def run_python(
     *command: Any, environment: Mapping[str, str], folders: tuple[Path, ...] = ()
 ) -> Any:
     """Run a program of Python, with JAX on the CPU; `folders` come first on its path."""
     path = [*map(str, (*folders, HERE, PROGRAMS)), environment.get("PYTHONPATH", "")]
-    return subprocess.run(
-        [sys.executable, "-P", *map(str, command)],
-        env={
-            **environment,
-            "PYTHONPATH": os.pathsep.join(filter(None, path)),
-            "JAX_PLATFORMS": "cpu",
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1800,
+    variables = {"PYTHONPATH": os.pathsep.join(filter(None, path)), "JAX_PLATFORMS": "cpu"}
+    return captured(
+        [sys.executable, "-P", *command], env={**environment, **variables}, timeout=1800
     )
 
 

@@ -11,7 +11,6 @@ import pytest
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray, _exported, read_capsule
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype, short_dtype
-from pallasc.runtime.matching.arrays import is_row_major
 from pallasc.specs.arrays import DTYPES
 
 
@@ -99,13 +98,3 @@ def test_a_capsule_keeps_its_array_until_it_goes(runtime: Any) -> None:
     del capsule
     assert runtime.live()[0] == held - 1
     assert {*_exported} == others
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "expected"),
-    [((4, 8), None, True), ((4, 8), (32, 4), True), ((4, 8), (4, 16), False),
-     ((4, 8), (64, 4), False), ((1, 8), (999, 4), True), ((4, 1, 8), (32, 7, 4), True),
-     ((0, 8), (5, 5), True), ((), (), True), ((8,), (-4,), False)],
-)  # fmt: skip
-def test_strides_tell_whether_there_are_gaps(shape: Any, strides: Any, expected: bool) -> None:
-    assert is_row_major(shape, strides, 4) == expected

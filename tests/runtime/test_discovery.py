@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -224,17 +223,3 @@ def test_two_artifacts_of_one_variant_are_refused_with_both_files(site: Site) ->
         pallasc.load("mylib")["add"]
     assert f"from mylib ({first})" in caught.value.message
     assert f"from mylib-sm90 1.0 ({second})" in caught.value.message
-
-
-def test_zip_files_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: made.Framework
-) -> None:
-    bundle = write_bundle(tmp_path / "k.pallasc", "h100-sxm")
-    archive = tmp_path / "lib.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("zipped_lib/__init__.py", "raise RuntimeError('imported')")
-        file.write(bundle, "zipped_lib/kernels.pallasc")
-    monkeypatch.syspath_prepend(archive)
-    kernels = pallasc.load("zipped_lib")
-    assert kernels.origins[0].file == str(archive / "zipped_lib" / "kernels.pallasc")
-    kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.errors import DriverError, OutOfMemoryError
-from pallasc.runtime.device.devices import open_driver, rows
+from pallasc.runtime.device.devices import rows
 
 _OPEN = """
 from pallasc.errors import PallascError
@@ -20,20 +19,6 @@ try:
 except PallascError as error:
     print(type(error).__name__, error.exit_code, error)
 """
-
-
-@pytest.mark.parametrize("code", [700, 719, 2, 201, 713])
-def test_an_error_has_name_number_and_text(code: int, runtime: Any) -> None:
-    driver = open_driver()
-    runtime.fault("cuDeviceGetCount", code)
-    with pytest.raises(DriverError) as caught:
-        driver.call("cuDeviceGetCount", what="the count fails")
-    error = caught.value
-    assert error.code == code
-    assert "the count fails: cuDeviceGetCount answers CUDA_ERROR_" in error.message
-    assert f" ({code}), " in error.message
-    assert isinstance(error, OutOfMemoryError) == (code == 2)
-    assert ("earlier asynchronous error" in str(error)) == (code in rows("STICKY")[0])
 
 
 def test_errors_that_stay_are_those_that_cuda_h_says_so_of() -> None:

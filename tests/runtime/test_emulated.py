@@ -5,30 +5,21 @@ The stand-in driver gets what a GPU would, and executes the PTX of the cubin tha
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import emulated
 import made
+import mutant_references as references
 import numpy as np
 import pytest
 import standin as control
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import emulated
-
-sys.path.pop(0)
+from bundle_files import build_with_ptx
 
 import pallasc
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
-from pallasc.specs.bundle.manifest import Item
-from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 
@@ -43,46 +34,27 @@ def f32(array: Any) -> Any:
     return np.asarray(array).astype(np.float32)
 
 
-def product(a: Any, b: Any, *_: Any) -> Any:
-    return f32(a) @ f32(b)
-
-
-def softmax(x: Any) -> Any:
-    powers = np.exp(f32(x) - f32(x).max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
-def rms_norm(x: Any, weight: Any) -> Any:
-    return f32(x) / np.sqrt((f32(x) ** 2).mean(-1, keepdims=True) + 1e-6) * f32(weight)
-
-
-def attention(q: Any, k: Any, v: Any) -> Any:
-    heads = q.shape[2] // k.shape[2]
-    k, v = (np.repeat(f32(array), heads, axis=2) for array in (k, v))
-    return np.einsum("bhqk,bkhc->bqhc", softmax(np.einsum("bqhc,bkhc->bhqk", f32(q), k)), v)
-
-
 def ragged_dot(lhs: Any, rhs: Any, group_sizes: Any) -> Any:
     ends = np.cumsum(group_sizes)
     groups = np.searchsorted(ends, np.arange(len(lhs)), side="right")
     return np.stack([f32(row) @ f32(rhs[group]) for row, group in zip(lhs, groups, strict=True)])
 
 
+def grouped_attention(q: Any, k: Any, v: Any) -> Any:
+    heads = q.shape[2] // k.shape[2]
+    return references.attention(q, *(np.repeat(array, heads, axis=2) for array in (k, v)))
+
+
+MATMULS = ("hopper_matmul", "blackwell_matmul", "jax_hopper_matmul", "jax_blackwell_matmul",
+           "jax_hopper_mixed_type_matmul")  # fmt: skip
 REFERENCES: dict[str, Callable[..., Any]] = {
-    "add": lambda x, y: f32(x) + f32(y),
-    "rms_norm": rms_norm,
-    "softmax": softmax,
-    "row_sum": lambda x: f32(x).sum(-1),
-    "hopper_matmul": product,
-    "blackwell_matmul": product,
-    "fused_matmul": lambda a, b, bias: np.maximum(product(a, b) + bias, 0),
-    "dequant_matmul": lambda x, weights, scales: f32(x) @ (f32(weights) * scales),
-    "jax_hopper_matmul": product,
-    "jax_attention": attention,
-    "jax_attention_with_pipeline_emitter": attention,
+    **{name: getattr(references, name) for name in ("add", "rms_norm", "softmax", "row_sum")},
+    **dict.fromkeys(MATMULS, lambda a, b, *_: f32(a) @ f32(b)),
+    "fused_matmul": references.matmul_bias_relu,
+    "dequant_matmul": references.dequant_matmul,
+    "jax_attention": grouped_attention,
+    "jax_attention_with_pipeline_emitter": grouped_attention,
     "jax_ragged_dot": ragged_dot,
-    "jax_hopper_mixed_type_matmul": product,
-    "jax_blackwell_matmul": product,
 }
 TOLERANCES = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 IDS = [variant.id for variant in VARIANTS]
@@ -90,15 +62,7 @@ IDS = [variant.id for variant in VARIANTS]
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
-    """Build everything, and write it into a bundle that keeps the PTX."""
-    folder = tmp_path_factory.mktemp("emulated")
-    shutil.copytree(warm_store.root, folder / "store")
-    report = build(VARIANTS, store=Store(folder / "store"), options=Options(jobs=1))
-    assert report.exit_code == 0, [str(result.error) for result in report.results if result.error]
-    items = [Item(r.variant.name, dict(r.variant.params), r.artifact) for r in report.results]
-    path = folder / "library.pallasc"
-    path.write_bytes(build_bundle(items, keep_ptx=True))
-    return path
+    return build_with_ptx(tmp_path_factory.mktemp("emulated"), HERE / "emulated.yaml", warm_store)
 
 
 @pytest.fixture
@@ -126,7 +90,7 @@ def arrays_of(artifact: Any) -> Arrays:
 def check(found: Any, expected: Any) -> None:
     """Compare a result with its reference."""
     tolerance = TOLERANCES[str(found.dtype)]
-    np.testing.assert_allclose(f32(found), expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(f32(found), f32(expected), rtol=tolerance, atol=tolerance)
 
 
 def test_every_kernel_of_the_library_is_here() -> None:

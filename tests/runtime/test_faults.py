@@ -17,7 +17,7 @@ import standin as control
 
 from pallasc.errors import PallascError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
-from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.artifacts.plan import Bytes, Copy
@@ -99,12 +99,6 @@ def _recorded(**changes: Any) -> Any:
     """Return a kernel whose artifact's record is changed in these fields."""
     artifact = made.add()
     return made.kernel(made.Artifact({**artifact.record, **changes}, artifact.blob))
-
-
-def _plan_of_more_bytes() -> Any:
-    plan = json.loads(json.dumps(made.add().record["plan"]))
-    plan["buffers"][1]["size"] += 4
-    return plan
 
 
 def _host(dtype: Any = np.float32, *, read_only: bool = False) -> Any:
@@ -214,7 +208,9 @@ FAULTS: dict[str, Callable[[World], Any]] = {
     ),
     "tensor_map_that_the_driver_refuses": lambda w: w.first("cuTensorMapEncodeTiled", 1, _mapped()),
     "kernel_that_the_artifact_does_not_describe": lambda w: w.call(_recorded(kernels=[])),
-    "array_smaller_than_its_buffer": lambda w: w.call(_recorded(plan=_plan_of_more_bytes())),
+    "array_smaller_than_its_buffer": lambda w: w.call(
+        made.kernel(made.changed(made.add(), lambda plan: plan["buffers"][1].update(size=1028)))
+    ),
     # arrays
     "wrong_dtype": lambda w: w.call(dtype="bf16"),
     "wrong_shape": lambda w: w.call(shape=(2, 128)),
@@ -322,8 +318,7 @@ def fault(function: Callable[[World], Any]) -> Callable[[World], Any]:
 @fault
 def stream_of_another_gpu(w: World) -> Any:
     w.driver.devices("9.0", "9.0")
-    with active(get_device(1)) as driver:
-        stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
+    stream = made.stream(1)
     try:
         return w.kernel()(w.tensor(), w.tensor(), stream=stream)
     except PallascError as error:
@@ -333,11 +328,8 @@ def stream_of_another_gpu(w: World) -> Any:
 
 @fault
 def not_loaded_before_a_capture(w: World) -> Any:
-    with active(get_device(0)) as driver:
-        stream = int(driver.call("cuStreamCreate", 1, what="a stream"))
-        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-        first, second, out = w.tensor(), w.tensor(), w.tensor()
-        driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
+    stream, first, second, out = made.stream(), w.tensor(), w.tensor(), w.tensor()
+    with made.capture(stream):
         return w.kernel().into(first, second, out=out, stream=stream)
 
 

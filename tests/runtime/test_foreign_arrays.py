@@ -1,7 +1,9 @@
-"""Arrays with `__cuda_array_interface__` or `__dlpack__` alone: read, ordered, refused."""
+"""Arrays of CuPy, and with `__cuda_array_interface__` or DLPack alone: read, ordered, refused."""
 
 from __future__ import annotations
 
+import gc
+import sys
 from functools import partial
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
 
+TEXT = "f32[4, 64]"
 KINDS = {
     "CUDA array interface": foreign.CudaArray,
     **{
@@ -78,9 +81,6 @@ def test_what_a_producer_raises_is_put_into_words(
         adds(right, Odd())
     with pytest.raises(ArgumentError, match=r"made: a: .* cannot be read: it is gone"):
         adds(Gone(), right)
-
-
-TEXT = "f32[4, 64]"
 
 
 def test_the_stream_of_the_arrays_counts_and_others_are_waited_for(
@@ -153,36 +153,69 @@ def test_what_is_wrong_is_said_with_the_arguments_name(
         adds(right, foreign.CudaArray(tensor))
 
 
-def test_a_capsule_on_another_gpu_than_its_array_is_refused(
-    runtime: Any, adds: Any, framework: Any
-) -> None:
-    runtime.devices("9.0", "9.0")
-    odd = foreign.DlpackArray(framework.tensor(TEXT, device=1))
-    odd.__class__ = type(
-        "Lying", (foreign.DlpackArray,), {"__dlpack_device__": lambda self: (2, 0)}
-    )
-    with pytest.raises(ArgumentError, match=r"lies on device 1 of kind 2, and .* says GPU 0"):
-        adds(odd, foreign.DlpackArray(framework.tensor(TEXT)))
-
-
-def test_arrays_of_the_host_are_refused(adds: Any) -> None:
-    class Host:
-        def __init__(self) -> None:
-            self.array = np.zeros((4, 64), np.float32)
-            self.__dlpack_device__ = self.array.__dlpack_device__
-
-        def __dlpack_device__(self) -> Any:
-            return (1, 0)
-
-        def __dlpack__(self, **options: Any) -> Any:
-            return self.array.__dlpack__(**options)
-
-    with pytest.raises(ArgumentError, match="a is an array with __dlpack__ on the host"):
-        adds(Host(), Host())
-
-
 @pytest.mark.parametrize("array", [7, np.zeros((4, 4), np.float32).T, np.array([object()])])
 def test_a_device_array_takes_bytes_of_dense_arrays_only(array: Any, runtime: Any) -> None:
     with pytest.raises(ArgumentError, match="cannot be copied from"):
         DeviceArray((4, 4), "f32").copy_from(array)
     DeviceArray((0, 4), "f32").copy_from(np.zeros((0, 4), np.float32))
+
+
+@pytest.fixture
+def cupy(framework: Any, monkeypatch: pytest.MonkeyPatch) -> foreign.Cupy:
+    return foreign.install_cupy(framework, monkeypatch)
+
+
+def test_results_are_arrays_of_cupy(cupy: foreign.Cupy, adds: Any, slow: list[str]) -> None:
+    a, b = (cupy.array(TEXT, values=n) for n in (1, 2))
+    adds(a, b)
+    for _ in range(3):
+        out = adds(a, b)
+        assert type(out) is cupy.ndarray
+        assert (out.tensor.numpy() == 3).all()
+        into = cupy.array(TEXT)
+        assert adds.into(a, b, out=into) is into
+        assert (into.tensor.numpy() == 3).all()
+    assert slow == []
+
+
+def test_a_call_goes_to_the_stream_of_cupy_or_to_its_own(
+    cupy: foreign.Cupy, adds: Any, runtime: Any
+) -> None:
+    a, b, out = (cupy.array(TEXT) for _ in range(3))
+    first, other = made.stream(), made.stream()
+    for _ in range(2):
+        cupy.current = 0
+        adds.into(a, b, out=out)
+        cupy.current = first
+        adds.into(a, b, out=out)
+        adds(a, b, stream=other)
+    assert [launch.stream for launch in runtime.launches] == [0, first, other] * 2
+    assert cupy.streams == [other, other]
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("kind", [foreign.CudaArray, foreign.DlpackArray])
+def test_later_calls_skip_python(kind: Any, framework: Any, adds: Any, slow: list[str]) -> None:
+    a, b, out = (kind(framework.tensor(TEXT, values=value)) for value in (1, 2, 0))
+    adds.into(a, b, out=out)
+    slow.clear()
+    assert adds.into(a, b, out=out) is out
+    assert (out.tensor.numpy() == 3).all()
+    made_here = adds(a, b=b)
+    assert isinstance(made_here, DeviceArray)
+    assert made_here.to_bytes() == out.tensor.numpy().tobytes()
+    assert slow == []
+
+
+@pytest.mark.usefixtures("native")
+def test_a_call_keeps_no_references(framework: Any, adds: Any) -> None:
+    a, b, out = (DeviceArray((4, 64), "f32") for _ in range(3))
+    for _ in range(3):
+        adds.into(a, b, out=out)
+    counts = [sys.getrefcount(array) for array in (a, b, out, a.view, a.uses)]
+    for _ in range(100):
+        adds.into(a, b, out=out)
+        with pytest.raises(ArgumentError):
+            adds.into(a, out, out=out)
+    gc.collect()
+    assert [sys.getrefcount(array) for array in (a, b, out, a.view, a.uses)] == counts

@@ -132,11 +132,12 @@ def test_lists_of_other_lengths_and_other_keys_choose(launches: Any, framework: 
 
 def _renamed(artifact: Any, paths: list[str]) -> Any:
     """Return an artifact whose inputs have these paths."""
-    plan = dict(artifact.record["plan"])
-    plan["inputs"] = [
-        {**array, "path": path} for array, path in zip(plan["inputs"], paths, strict=True)
-    ]
-    return made.Artifact({**artifact.record, "plan": plan}, artifact.blob)
+
+    def rename(plan: dict[str, Any]) -> None:
+        for array, path in zip(plan["inputs"], paths, strict=True):
+            array["path"] = path
+
+    return made.changed(artifact, rename)
 
 
 def test_dtypes_and_shapes_choose_between_like_structures(launches: Any, framework: Any) -> None:

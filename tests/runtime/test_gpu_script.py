@@ -157,21 +157,6 @@ def test_errors_are_as_expected_and_reported_with_their_tracebacks(whole: Path) 
     assert "Traceback" in waiting["traceback"]
 
 
-def test_a_run_that_was_cut_short_goes_on(whole: Path, packed: Path, tmp_path: Path) -> None:
-    lines = (whole / "results.jsonl").read_text().splitlines(keepends=True)
-    ends = [n for n, line in enumerate(lines) if '"end"' in line and '"errors/' in line]
-    done, lost = lines[: ends[1] + 1], json.loads(lines[ends[-1]])["unit"]
-    (tmp_path / "results.jsonl").write_text("".join(done) + '{"event": "end", "unit": "err')
-    again = _check(packed, tmp_path, "--parts", "errors")
-    assert again.returncode == 0, again.stderr
-    text = (tmp_path / "results.jsonl").read_text().removeprefix("".join(done))
-    new = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
-    over = _ends(map(json.loads, done))
-    assert not over.keys() & _ends(new).keys()
-    assert _ends(new)[lost] == "done"
-    assert new[-1]["left"] == {"errors": 0}
-
-
 def test_wrong_numbers_and_a_broken_context_lose_one_kernel_only(
     packed: Path, tmp_path: Path
 ) -> None:
@@ -197,31 +182,6 @@ def test_a_machine_without_a_gpu_is_told(packed: Path, tmp_path: Path) -> None:
     done = _run(packed / "check_gpu.py", "--out", tmp_path, *SHORT, devices="")
     assert done.returncode == 4
     assert "no GPU can be used here" in done.stderr
-
-
-def test_results_of_another_gpu_or_folder_are_not_mixed(
-    whole: Path, packed: Path, tmp_path: Path
-) -> None:
-    shutil.copytree(whole, tmp_path / "out")
-    command = ["--out", tmp_path / "out", *SHORT, "--parts", "launch"]
-    done = _run(packed / "check_gpu.py", *command, devices="10.0")
-    assert done.returncode == 2
-    assert "are of Stand-in H100" in done.stderr
-    other = tmp_path / "other"
-    shutil.copytree(packed, other)
-    manifest = json.loads((other / "MANIFEST.json").read_text())
-    (other / "MANIFEST.json").write_text(json.dumps({**manifest, "digest": "another"}))
-    done = _run(other / "check_gpu.py", *command)
-    assert done.returncode == 2
-    assert "of another packed folder" in done.stderr
-
-
-def test_wrong_arguments_are_refused(packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    done = _run(packed / "check_gpu.py", "--out", out, "--folder", "nowhere")
-    assert done.returncode == 2
-    assert "was not made by pack.py" in done.stderr
-    assert not out.exists()
 
 
 def test_the_summary_makes_a_table_and_a_record(whole: Path, packed: Path, tmp_path: Path) -> None:

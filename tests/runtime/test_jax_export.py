@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,9 @@ import native_build
 import processes
 import pytest
 import standin as control
+from bundle_files import build_with_ptx
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.options import Options
-from pallasc.specs.bundle.manifest import Item
-from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.yaml_loader import load_yaml
 
 HERE = Path(__file__).parent
 JAX = importlib.metadata.version("jax")
@@ -50,13 +44,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     """Give a bundle of one kernel, with the PTX that the emulator executes, beside its exports."""
     folder = tmp_path_factory.mktemp("exports")
     (folder / "add.yaml").write_text(SPEC)
-    shutil.copytree(warm_store.root, folder / "store")
-    variants = expand(load_yaml(folder / "add.yaml"))
-    report = build(variants, store=Store(folder / "store"), options=Options(jobs=1))
-    assert report.exit_code == 0
-    items = [Item(r.variant.name, dict(r.variant.params), r.artifact) for r in report.results]
-    path = folder / "add.pallasc"
-    path.write_bytes(build_bundle(items, keep_ptx=True))
+    path = build_with_ptx(folder, folder / "add.yaml", warm_store)
     refused = run("write", path, folder)
     assert "pallasc_launch" in refused, "an export needs the checks of pallasc"
     return path

@@ -22,10 +22,7 @@ VALUES = np.arange(256, dtype=np.float32).reshape(4, 64)
 
 def _laid_out(artifact: Any) -> Any:
     """Return an artifact whose input b has its first dimension next to each other."""
-    plan = dict(artifact.record["plan"])
-    first, second = plan["inputs"]
-    plan["inputs"] = [first, {**second, "layout": [0, 1]}]
-    return made.Artifact({**artifact.record, "plan": plan}, artifact.blob)
+    return made.changed(artifact, lambda plan: plan["inputs"][1].update(layout=[0, 1]))
 
 
 @pytest.fixture

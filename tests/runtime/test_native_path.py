@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import exchange
 import made
 import pytest
+from processes import captured
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.calls import native_path
@@ -356,15 +356,10 @@ def test_an_extension_that_is_missing_or_broken_is_told(
 
 
 def test_the_tests_of_launches_pass_without_the_extension() -> None:
-    files = ("later_calls", "contexts", "retries", "routes")
-    names = [f"tests/runtime/test_{name}.py" for name in files]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "pytest", *options, *names],
+    done = captured(
+        [sys.executable, "-P", "-m", "pytest", *options, "tests/runtime/test_launches.py"],
         cwd=ROOT,
         env={**os.environ, "PALLASC_NATIVE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +20,7 @@ import pytest
 import standin as control
 import standin_torch as torch_control
 from page_programs import DOCS
+from processes import captured
 
 from pallasc import errors
 from pallasc.cache.store import Store
@@ -83,13 +83,8 @@ def test_the_program_of_the_tutorial_launches_its_kernel(
             file.write_text(block["text"])
     bundle = "pallasc bundle create kernels --target h100-sxm -o src/gated/kernels.pallasc"
     page_programs.run([["bash", "-c", bundle]], tmp_path, environment)
-    done = subprocess.run(
-        [sys.executable, "use.py"],
-        cwd=tmp_path,
-        env={**environment, "PYTHONPATH": "src"},
-        capture_output=True,
-        text=True,
-        check=False,
+    done = captured(
+        [sys.executable, "use.py"], cwd=tmp_path, env={**environment, "PYTHONPATH": "src"}
     )
     assert re.match(r"with_jax [-\d.e]+\nwith_torch ", done.stdout), done.stdout + done.stderr
 

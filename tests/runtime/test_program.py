@@ -8,7 +8,7 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import ArgumentError, CorruptError, DeviceError
+from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.calls.launch import Program, load_program
 from pallasc.runtime.calls.plain import check_cubin
 from pallasc.runtime.device.devices import get_device
@@ -125,23 +125,10 @@ def test_a_variant_is_loaded_at_once_and_once_for_all_devices(runtime: Any) -> N
 
 
 def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:
-    import json
-
     whole = made.artifact(made.launch("four", 0, 1, 2, 3), constants=[bytes(64)])
-    plan = json.loads(json.dumps(whole.record["plan"]))
-    plan["buffers"][3]["size"] = 128
+    larger = made.changed(whole, lambda plan: plan["buffers"][3].update(size=128))
     with pytest.raises(CorruptError, match="made@h100-sxm: constant 3 has 64 bytes, not 128"):
-        _program(made.Artifact({**whole.record, "plan": plan}, whole.blob))
-
-
-def test_misaligned_addresses_are_refused(runtime: Any, framework: Any) -> None:
-    a, b, out = (framework.tensor("f32[4, 64]").pointer for _ in range(3))
-    program = _program(made.add())
-    with pytest.raises(
-        ArgumentError,
-        match=r"b starts at .*, misaligned by 8 bytes: the kernel requires multiples of 256",
-    ):
-        program.launch(0, [a, b + 8, out])
+        _program(larger)
 
 
 # ---- what is checked before the driver sees a cubin
@@ -159,16 +146,3 @@ def test_within_a_major_version_minor_ones_mix(toolkit: str, driver: int, fits: 
         return
     with pytest.raises(DeviceError, match=r"made by CUDA toolkit 13\.0, and the driver is for"):
         check_cubin(cubin, artifact, driver)
-
-
-def test_an_untested_toolkit_is_named_in_the_hint() -> None:
-    with pytest.raises(DeviceError) as caught:
-        check_cubin(Cubin(90, "14.1", {}, ""), made.add(code=b"none"), 13000)
-    assert caught.value.hint == "Install NVIDIA driver for CUDA 14.1 or newer."
-
-
-@pytest.mark.parametrize(("arch", "sm"), [("sm_90a", 80), ("sm_100f", 103), ("sm_86", 80)])
-def test_a_cubin_for_another_architecture_is_refused(arch: str, sm: int) -> None:
-    artifact = made.add(code=b"none", arch=arch)
-    with pytest.raises(CorruptError, match=f"for {arch}, but its cubin is for sm_{sm}"):
-        check_cubin(Cubin(sm, "13.0", {}, ""), artifact, 13000)

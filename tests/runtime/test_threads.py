@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,11 +92,9 @@ print(failed, codes, wrong, driver.unexpected, seen == [launches] * threads)
 
 @pytest.mark.parametrize("checks", [True, False])
 def test_threads_launch_on_two_devices_while_the_process_forks(
-    checks: bool, fresh_process: Any, monkeypatch: pytest.MonkeyPatch
+    checks: bool, fresh_process: Any
 ) -> None:
     """Every launch is compared by the stand-in: its device, its shape, each byte it is given."""
-    here = str(Path(__file__).parent)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
     words = (str(_THREADS), str(_LAUNCHES), str(int(checks)))
     done = fresh_process(_PROGRAM, *words)
     assert done.stdout == "[] {42} 0 1 True\n", done.stderr

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tuned_jobs
 from consoles import fits
+from processes import captured
 from tuned_jobs import point_id
 
 from pallasc.cli.main import main
@@ -51,11 +52,9 @@ def run_job(jobs: dict[int, Path], tmp_path: Path) -> RunJob:
     def run(output: Path, *options: str, keys: int = 3, end: str = "", **faults: Any) -> Any:
         kernels = {name: {**own, **faults.get(name, {})} for name, own in KERNELS.items()}
         environment = tuned_jobs.environment(tmp_path, kernels)
-        return subprocess.run(
+        return captured(
             tuned_jobs.command(jobs[keys], output, *options),
             env={**environment, "MADE_UP_END": end},
-            capture_output=True,
-            text=True,
         )
 
     return run

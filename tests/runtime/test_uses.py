@@ -89,12 +89,9 @@ def test_captures_of_all_threads_go_on(flags: int, mode: int, is_first: bool, ru
     if not is_first:
         in_thread(lambda: _uses(runtime))
     stream = made.stream(flags=flags)
-    with active(get_device(0)) as driver:
-        kind = driver.bindings.CUstreamCaptureMode(mode)
-        driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
+    with made.capture(stream, mode):
         in_thread(lambda: _uses(runtime))
         _uses(runtime)  # nor is that of this thread ended
-        driver.call("cuStreamEndCapture", stream, what="a capture")
 
 
 def test_arrays_of_numpy_are_no_part_of_the_stream_that_is_captured(runtime: Any) -> None:
@@ -102,12 +99,9 @@ def test_arrays_of_numpy_are_no_part_of_the_stream_that_is_captured(runtime: Any
     stream = made.stream()
     assert (kernel(first, first, stream=stream) == 2).all()
     assert runtime.launches[-1].stream == stream
-    with active(get_device(0)) as driver:
-        kind = driver.bindings.CUstreamCaptureMode(GLOBAL)
-        driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
-        with pytest.raises(ArgumentError, match="is being captured, and arrays of numpy are"):
-            kernel(first, first, stream=stream)
-        driver.call("cuStreamEndCapture", stream, what="a capture")
+    refused = pytest.raises(ArgumentError, match="is being captured, and arrays of numpy are")
+    with made.capture(stream), refused:
+        kernel(first, first, stream=stream)
 
 
 def test_copies_that_may_still_run_are_waited_for_when_a_later_one_fails(runtime: Any) -> None:
@@ -126,12 +120,8 @@ def test_a_capture_cannot_wait_for_what_is_not_over(runtime: Any) -> None:
     kernel, (a, b, out) = made.adder(runtime), _arrays(3)
     kernel.into(a, b, out=out, stream=made.stream())
     stream = made.stream()
-    with active(get_device(0)) as driver:
-        kind = driver.bindings.CUstreamCaptureMode(GLOBAL)
-        driver.call("cuStreamBeginCapture", stream, kind, what="a capture")
+    with made.capture(stream) as graph:
         kernel.into(out, b, out=a, stream=stream)  # a stream that is given is the caller's
-        graph = driver.call("cuStreamEndCapture", stream, what="a capture")
-        ready = driver.call("cuGraphInstantiate", graph, 0, what="a graph")
-        driver.call("cuGraphLaunch", ready, stream, what="a graph")
+    made.launch_graph(graph, stream)
     out.to_bytes()
     kernel.into(a, b, out=out)

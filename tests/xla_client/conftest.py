@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import sys
-from pathlib import Path
 
 import jax
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import standin_gpu
 from standin_gpu import DEVICES, Folder
-
-sys.path.pop(0)
 
 
 @pytest.fixture(scope="session")

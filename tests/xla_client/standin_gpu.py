@@ -11,9 +11,7 @@ GPU although there is no device file.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import json
 import os
 import shutil
@@ -25,46 +23,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from compiled import compiled
+
 HERE = Path(__file__).parent
 DRIVER = HERE.parent / "runtime" / "driver"
-_BUILD = HERE.parents[1] / "build" / "xla_client"
 _FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
 _LIBRARIES = {
-    "libcuda.so.1": ("driver.c",),
-    "libcudart.so.13": ("cudart.c",),
-    "libnvidia-ml.so.1": ("nvml.c",),
-    "libnccl.so.2": ("nccl.c",),
+    "libcuda.so.1": "driver.c",
+    "libcudart.so.13": "cudart.c",
+    "libnvidia-ml.so.1": "nvml.c",
+    "libnccl.so.2": "nccl.c",
 }
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_command_buffer="
 """Otherwise XLA times candidates on the device, and builds CUDA graphs, which it lacks here."""
 
 
 @functools.cache
-def libraries() -> Path:
-    """Return the folder with the stand-ins, compiled where these sources were not compiled yet."""
-    sources = sorted([*DRIVER.glob("*.[ch]"), *(HERE / "standin").glob("*.c")])
-    digest = hashlib.sha256(repr((_FLAGS, _LIBRARIES)).encode())
-    for path in sources:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    folder = _BUILD / digest.hexdigest()[:16]
-    if not folder.exists():
-        _BUILD.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_BUILD) as scratch:
-            made = Path(scratch, "lib")
-            made.mkdir()
-            for name, files in _LIBRARIES.items():
-                own = [str(HERE / "standin" / file) for file in files]
-                shared = sorted(map(str, DRIVER.glob("*.c"))) if name == "libcuda.so.1" else []
-                link = ["-shared", f"-Wl,-soname,{name}", "-lpthread", "-ldl"]
-                script = made / "version.map"
-                if name == "libcudart.so.13":
-                    script.write_text(f"{name} {{ global: cuda*; __cuda*; local: *; }};\n")
-                    link.append(f"-Wl,--version-script={script}")
-                output = ["-o", str(made / name), f"-I{DRIVER}"]
-                subprocess.run(["cc", *_FLAGS, *own, *shared, *output, *link], check=True)
-            with contextlib.suppress(OSError):  # another process was faster
-                os.replace(made, folder)
-    return folder
+def libraries() -> dict[str, Path]:
+    """Return the stand-ins by name, compiled where these sources were not compiled yet."""
+    watched, built = [*DRIVER.glob("*.h"), HERE / "standin" / "cudart.map"], {}
+    for name, file in _LIBRARIES.items():
+        sources = [HERE / "standin" / file]
+        link = ["-shared", f"-Wl,-soname,{name}", "-lpthread", "-ldl"]
+        if name == "libcuda.so.1":
+            sources += DRIVER.glob("*.c")
+        elif name == "libcudart.so.13":
+            link.append(f"-Wl,--version-script={HERE / 'standin' / 'cudart.map'}")
+        flags = (*_FLAGS, f"-I{DRIVER}")
+        built[name] = compiled(name, flags, sources, link=link, watched=watched, folder=HERE.name)
+    return built
 
 
 def environment(
@@ -73,13 +60,13 @@ def environment(
     """Return the variables of a process with these GPUs, by compute capability."""
     import nvidia.cu13
 
-    place = libraries()
+    built = libraries()
     tools = Path(next(iter(nvidia.cu13.__path__)), "bin")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "STANDIN_"))}
     return {
         **kept,
-        "LD_LIBRARY_PATH": str(place),
-        "LD_PRELOAD": str(place / "libcudart.so.13"),
+        "LD_LIBRARY_PATH": os.pathsep.join(str(path.parent) for path in built.values()),
+        "LD_PRELOAD": str(built["libcudart.so.13"]),
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE / "site"), python_path])),
         "JAX_PLATFORMS": "cuda",

@@ -24,12 +24,9 @@ PROGRAMS = {
 def test_a_program_compiles_nothing(filled: Folder, name: str) -> None:
     started = filled.start(name)
     assert (started.hits, started.compiled) == (PROGRAMS[name], 0), started.output
-
-
-def test_calls_of_libraries_are_in_the_cache(filled: Folder) -> None:
-    output = filled.start("libraries").output
-    assert "__cublas$" in output
-    assert "__cudnn$conv" in output
+    if name == "libraries":
+        assert "__cublas$" in started.output
+        assert "__cudnn$conv" in started.output
 
 
 def test_without_the_cache_a_program_compiles_all(filled: Folder, tmp_path: Path) -> None:
@@ -39,24 +36,20 @@ def test_without_the_cache_a_program_compiles_all(filled: Folder, tmp_path: Path
 
 
 EDITS = {
-    "a comment above a kernel": (
-        "def _square(",
-        "# One more line.\n# And another.\n\n\ndef _square(",
-    ),
-    "a comment above its call": ("def _elementwise(", "# A comment.\ndef _elementwise("),
-    "a line outside kernels": ("for _ in range(3):", "for _ in range(2):"),
-    "no edit, another folder": ("", ""),
+    "def _square(": "# One more line above a kernel.\n# And another.\n\n\ndef _square(",
+    "def _elementwise(": "# A comment above its call.\ndef _elementwise(",
+    "for _ in range(3):": "for _ in range(2):",
 }
 
 
-@pytest.mark.parametrize("edit", EDITS)
-def test_edits_that_change_no_module_compile_nothing(
-    filled: Folder, tmp_path: Path, edit: str
-) -> None:
+def test_edits_that_change_no_module_compile_nothing(filled: Folder, tmp_path: Path) -> None:
     moved = filled.copy(tmp_path / "another folder" / "there")
     program = moved.path / "training.py"
-    before, after = EDITS[edit]
-    program.write_text(program.read_text().replace(before, after, 1))
+    text = program.read_text()
+    for before, after in EDITS.items():
+        assert before in text
+        text = text.replace(before, after, 1)
+    program.write_text(text)
     started = moved.start("training")
     assert (started.hits, started.compiled) == (2, 0), started.output
 
@@ -93,6 +86,7 @@ def test_verify_on_the_machine_itself_finds_hits(filled: Folder) -> None:
     assert all(line.startswith("hit ") for line in lines), told.stdout + told.stderr
     (other,) = [line for line in told.stdout.splitlines() if "@two" in line]
     assert "number of GPUs 1 here, 2 recorded" in other
+    assert "JAX_TRACEBACK_IN_LOCATIONS_LIMIT and PYTHONPATH not set here" in told.stderr
 
 
 def test_verify_names_the_changed_line(filled: Folder, tmp_path: Path) -> None:

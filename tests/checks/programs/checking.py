@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,17 @@ class Ran:
         return {check["name"]: check["results"][0] for check in self.report["variants"]}
 
 
+def pallasc(folder: Path, *words: str | Path, start: tuple[str, ...] = ("-m", "pallasc")) -> Ran:
+    """Run the command line in a folder, in a process of its own, with the folder's store."""
+    if REMEMBERED is not None and not (folder / "store").exists():
+        shutil.copytree(REMEMBERED, folder / "store")
+    command = [sys.executable, "-P", *start, *map(str, words), "--store", str(folder / "store")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
 def check(folder: Path, *arguments: str | Path, modules: Path | None = None) -> Ran:
-    """Run `pallasc check` in a folder, in a process of its own.
+    """Run `pallasc check` in a folder; `modules` names a file for the modules that it imports.
 
     Without other words the interpreter checks, in one worker: another one would cost more than what
     it does here.
@@ -151,20 +161,43 @@ def check(folder: Path, *arguments: str | Path, modules: Path | None = None) -> 
         arguments = (*arguments, "--level", "interpreter")
     if "--jobs" not in arguments:
         arguments = (*arguments, "--jobs", "1")
-    if REMEMBERED is not None and not (folder / "store").exists():
-        shutil.copytree(REMEMBERED, folder / "store")
-    start = ["-m", "pallasc"] if modules is None else ["-c", listing, str(modules)]
-    words = [sys.executable, "-P", *start, "check", *map(str, arguments)]
-    done = subprocess.run(
-        [*words, "--store", str(folder / "store")],
-        cwd=folder, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return Ran(done.returncode, done.stdout, done.stderr)
+    start = ("-m", "pallasc") if modules is None else ("-c", listing, str(modules))
+    return pallasc(folder, "check", *arguments, start=start)
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A folder with a spec that was checked once, and what came out."""
+    """A folder with kernels that were checked once, and what came out."""
 
     folder: Path
     ran: Ran
+
+    @property
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The result of the only level of each kernel."""
+        return self.ran.results
+
+    @property
+    def levels(self) -> dict[str, dict[str, Any]]:
+        """The result of each level by kernel."""
+        variants = self.ran.report["variants"]
+        return {each["name"]: {r["level"]: r for r in each["results"]} for each in variants}
+
+    @property
+    def source(self) -> list[str]:
+        """The lines of the kernels."""
+        return (self.folder / "kernels.py").read_text().splitlines()
+
+    def line(self, text: str) -> int:
+        """Return the only line of the kernels with a text."""
+        (number,) = [n for n, each in enumerate(self.source, 1) if text in each]
+        return number
+
+
+def check_kernels(
+    folder: Path, more: str, kernels: Sequence[dict[str, object]], *words: str, **fields: object
+) -> Checked:
+    """Write the kernels above and some more, and check some of them; fields as of `spec_of`."""
+    (folder / "kernels.py").write_text(KERNELS + more)
+    (folder / "spec.yaml").write_text(spec_of(*kernels, **fields))
+    return Checked(folder, check(folder, "spec.yaml", "--json", *words))

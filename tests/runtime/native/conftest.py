@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
-
-import fake_xla  # noqa: F401  (tests import it by its bare name)
 import native_build
-import native_fuzz  # noqa: F401  (as fake_xla)
+import pytest
 import standin as control
-
-sys.path.pop(0)
-sys.path.pop(0)
 
 from pallasc.runtime.native.library import Library, open_library
 

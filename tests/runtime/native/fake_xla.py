@@ -13,16 +13,9 @@ import made
 import native_build
 from compiled import compiled
 
-from pallasc.errors import CorruptError
-
 SOURCE = Path(__file__).with_suffix(".c")
 PREPARE, EXECUTE = 1, 3
-NONE, DAMAGED = 1, 2  # what is answered where there is no blob
 DTYPES = {"f32": 11, "f16": 10, "u8": 6, "i4": 21}
-_FIND = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p,
-    ctypes.c_void_p,
-)  # fmt: skip
 
 
 class _Buffer(ctypes.Structure):
@@ -111,36 +104,8 @@ class Site:
         )  # fmt: skip
         return _refused(answer, code)
 
-    def find_with(self, find: Any) -> Any:
-        """Let blobs be found by a function of kernel, variant and digest; keep what it returns.
-
-        Returns that, which the handlers let go of once they need it no more.
-        """
-        held: list[Any] = []
-
-        def asked(kernel: bytes, variant: bytes, digest: bytes, data: int, size: int) -> int:
-            if kernel is None:
-                held.clear()
-                return 0
-            try:
-                found, status = find(kernel.decode(), variant.decode(), digest.decode()), 0
-            except CorruptError as error:
-                found, status = str(error).encode(), DAMAGED
-            if found is None:
-                return NONE
-            held.append(ctypes.create_string_buffer(found, len(found)))
-            ctypes.c_void_p.from_address(data).value = ctypes.addressof(held[-1])
-            ctypes.c_size_t.from_address(size).value = len(found)
-            return status
-
-        function = _FIND(asked)
-        self._functions.pallasc_xla_find_with(function)
-        self._function = function
-        return held
-
     def end(self) -> int:
         """Let go of it; return how many errors were not destroyed."""
-        self._functions.pallasc_xla_find_with(None)
         return int(self._xla.fake_end())
 
 

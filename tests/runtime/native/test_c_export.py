@@ -21,7 +21,7 @@ from c_exports import WARNINGS, Export, Tensor, tensor
 from pallasc.cli.main import main
 from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.c_export import LIBRARY_SOURCES, name_from
+from pallasc.specs.bundle.c_export import LIBRARY_SOURCES
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
@@ -246,17 +246,6 @@ def test_an_export_is_reproducible_and_replaced_and_other_work_is_not(
         "  Remove it, or give another folder.\n",
     )
     assert _content(folder) == before
-
-
-def test_the_name_is_that_of_the_bundle() -> None:
-    names = {
-        "add.pallasc": "add",
-        "my-kernels.v2.pallasc": "my_kernels_v2",
-        "2nd.pallasc": "kernels",
-        "pallasc.pallasc": "kernels",
-        "x" * 60: "x" * 40,
-    }
-    assert {file: name_from(file) for file in names} == names
 
 
 _RULE = "error: --name must begin with a letter and go on with at most 39 "

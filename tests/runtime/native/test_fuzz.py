@@ -11,7 +11,7 @@ import native_fuzz
 import pytest
 from native_plans import PLANS
 
-INPUTS, SITES, KERNELS, SEED = 4_000, 1_000, 100, 16
+INPUTS, SITES, KERNELS, SEED = 1_500, 300, 60, 16
 
 
 @pytest.fixture(scope="module")

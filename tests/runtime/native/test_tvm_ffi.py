@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import c_exports
 import page_programs
 import pytest
 import standin as control
-from processes import PROGRAMS, run_python
+from processes import PROGRAMS, captured, run_python
 
 RELEASE = "0.1.15.post2"
 PAGE = page_programs.DOCS / "native.md"
@@ -23,9 +22,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tvm")
     command = ["-m", "pip", "install", "--quiet", "--timeout", "20", "--retries", "1"]
     wanted = ["--target", folder, f"apache-tvm-ffi=={RELEASE}"]
-    answer = subprocess.run(
-        [sys.executable, *command, *wanted], capture_output=True, text=True, check=False
-    )
+    answer = captured([sys.executable, *command, *wanted])
     if answer.returncode:
         last = (answer.stderr or answer.stdout).strip().splitlines()[-1:]
         pytest.skip(f"no {wanted[-1]} from a package index: {' '.join(last)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,8 @@ import made
 import pytest
 import standin as control
 from fake_xla import EXECUTE, PREPARE, Site
+from processes import captured
 
-from pallasc.errors import CorruptError
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.native.library import Library
 from pallasc.specs.artifacts.artifact import Artifact
@@ -50,12 +49,7 @@ def tensors(framework: made.Framework, *texts: str, **where: int) -> list[made.T
 def test_the_declarations_are_those_of_the_installed_jax() -> None:
     ffi = pytest.importorskip("jax.ffi")
     includes = [f"-I{ffi.include_dir()}", f"-I{fake_xla.native_build.SOURCES}"]
-    done = subprocess.run(
-        ["cc", "-std=c11", "-fsyntax-only", *includes, HERE / "xla_header.c"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = captured(["cc", "-std=c11", "-fsyntax-only", *includes, HERE / "xla_header.c"])
     assert done.returncode == 0, done.stderr
 
 
@@ -114,40 +108,6 @@ def test_the_first_plan_that_the_gpu_can_run_is_launched_or_the_reason_of_each_i
     assert answer.message.startswith("no variant of made fits GPU 0:\n  made@h100-sxm cannot run")
     assert "sm_100a runs on exactly sm_100, and this GPU is sm_80" in answer.message
     assert "sm_90a runs on exactly sm_90, and this GPU is sm_80" in answer.message
-
-
-def _instantiated(site: Site, plans: dict[str, bytes]) -> tuple[int, str]:
-    """Return code and message of a handler that refuses plans."""
-    answer = site.instantiate(plans, origin="mylib 1.0")
-    assert answer is not None
-    return answer.code, answer.message
-
-
-def test_plans_that_cannot_be_launched_are_refused(site: Site) -> None:
-    ((key, data),) = plans(made.add()).items()
-    code, message = _instantiated(site, {key: data[:-1] + bytes([data[-1] ^ 1])})
-    assert code == DATA_LOSS
-    assert message.startswith("made: the flat plan is damaged: its bytes do not match its digest")
-    other = made.add(inputs={"a": "f32[4, 64]", "b": "f32[8, 64]"})
-    _, message = _instantiated(site, plans(made.add(), other))
-    assert message == "made: the plans of the call take different arrays."
-    code, message = _instantiated(site, plans(made.add(), inside=False))
-    head, reason, hint = message.splitlines()
-    assert code == NOT_FOUND
-    assert head == "the program names made by digest, and no open bundle has its cubins:"
-    assert reason.startswith("  made@h100-sxm: ")
-    assert hint.startswith("Open mylib 1.0 before, with pallasc.load or pallasc.open_bundle")
-
-    def find(*_: str) -> bytes:
-        raise CorruptError("/here/mylib.pallasc is damaged: blob 3 does not match its digest.")
-
-    site.find_with(find)
-    assert _instantiated(site, plans(made.add(), inside=False)) == (
-        DATA_LOSS,
-        "the program names made by digest, and the bundle that has its cubins is damaged:\n"
-        "  /here/mylib.pallasc is damaged: blob 3 does not match its digest.\n"
-        "Install or copy that bundle again.",
-    )
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,12 @@ def of_numpy(kernel: Any, several: Any) -> dict[str, Callable[[], Any]]:
 
 def of_jax(kernel: Any) -> dict[str, Callable[[], Any]]:
     """Return calls with arrays of JAX on the CPU."""
-    import jax
     import jax.numpy as jnp
 
     array = jnp.ones((4, 64), jnp.float32)
     return {
         "JAX, right": lambda: kernel(array, array),
         "JAX, dtype": lambda: kernel(array, array.astype(jnp.float16)),
-        "JAX, shape inside jit": lambda: jax.jit(lambda x: kernel(x[:2], x))(array),
-        "JAX, shapes alone": lambda: jax.eval_shape(lambda x: kernel(x, x), array),
     }
 
 
