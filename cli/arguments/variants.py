@@ -449,7 +449,7 @@ def _shard(text: str) -> Shard:
 shard_option = options.option(
     "--shard",
     "K/N",
-    "Run shard K of N, e.g. 3/8. All N need the same specs and options.",
+    "Run shard K of N, e.g. 3/8. All N need the same specs.",
     callback=read_by(_shard),
 )
 

@@ -61,13 +61,17 @@ def own_digest(digest: Digest, folders: Sequence[str] = COMPILING, top: Path | N
         folders: folders of pallasc; inner folders that do not affect a compilation do not count.
         top: the folder that contains them.
     """
-    # Both in an install and in a clone, the folders are siblings.
-    top = top or Path(__file__).resolve().parents[2]
+    top = top or _top()
     environment = [variables.FORCED, variables.FIXED, variables.SYSTEM_PATH]
     state = hashlib.sha256(canonical_json(environment))
     places = [top / folder for folder in folders]
     state.update(tree_digest(places, digest, without=("bundle", "library", "loading")).encode())
     return state.hexdigest()
+
+
+def _top() -> Path:
+    # Both in an install and in a clone, the folders are siblings.
+    return Path(__file__).resolve().parents[2]
 
 
 COMPUTED_WITH = "computed with"

@@ -70,10 +70,12 @@ class Result:
 Builder = Callable[..., dict[str, Result]]
 
 
-def build_once(output: Path, file: Path, targets: str, *names: str) -> dict[str, Result]:
+def build_once(
+    output: Path, file: Path, targets: str, *names: str, **options: Any
+) -> dict[str, Result]:
     """Compile the cases of `file` in a fresh process."""
     command = [sys.executable, PROGRAMS / "build.py", output, targets, file, *names]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     assert answer.returncode == 0, answer.stderr
     return read_results(output)
 
@@ -95,6 +97,12 @@ def build(shared: Callable[..., Path]) -> Builder:
         return read_results(shared(f"compiled-{file}-{targets}", fill) / "results.json")
 
     return run
+
+
+@pytest.fixture(scope="session")
+def run_build() -> Callable[..., dict[str, Result]]:
+    """Return the function that compiles the cases of a file in a fresh process."""
+    return build_once
 
 
 @pytest.fixture(scope="session")
