@@ -1,4 +1,4 @@
-"""A verified hit of 64 kB, a miss, and a durable put.
+"""A verified hit of 64 kB, a miss, and a put.
 
 Goal: a verified hit takes at most 1.25 times as long as reading the same bytes and hashing them
 with plain Python. Both read another file each time, since the second read of a file finds its bytes

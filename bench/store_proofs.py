@@ -2,8 +2,8 @@
 
 Each is a program of `tests/cache/programs/`, which the tests run with small counts. The counts here
 are small too; `--full` takes hours on a small machine: 10,000 kills, 1,000 cases of failing system
-calls, 100,000 damaged files, 1,000,000 operations of 64 processes, 16
-processes that need the same 20 keys. Everything that is wrong is printed. Goal: nothing is.
+calls, 100,000 damaged files, 1,000,000 operations of 64 processes, 16 processes that need the same
+20 keys. Everything that is wrong is printed. Goal: nothing is.
 """
 
 from __future__ import annotations

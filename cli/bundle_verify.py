@@ -62,11 +62,12 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
 @options.size_option(
     "--variant-budget", "variant_bytes", "Maximum size of the cubins of one variant when loaded."
 )
-@options.count_option(
+@options.option(
     "--spills",
+    "BYTES",
     "Maximum number of bytes that a thread may spill.",
     parameter="spill_bytes",
-    least=0,
+    type=click.IntRange(0),
     default=0,
 )
 @options.option(

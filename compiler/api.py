@@ -301,25 +301,32 @@ def argument(item: Any, what: str, isolated: bool) -> Any:
         return _call(item, what, isolated)
     if isinstance(item, str):
         item = resolve_array(item)
-    kind = type(item)
-    if kind in (dict, OrderedDict, list, tuple) or hasattr(item, "_fields"):
-        is_plain = kind is dict and all(isinstance(key, str) for key in item)
-        if not isolated or is_plain or not isinstance(item, dict):
-            return _mapped(item, what, argument, isolated)
-    elif isinstance(item, ArraySpec) or not ("jax" in sys.modules and is_node(item)):
+    if type(item) in (dict, OrderedDict, list, tuple) or _is_named_tuple(item):
+        return _mapped(item, what, argument, isolated)
+    if isinstance(item, ArraySpec) or not ("jax" in sys.modules and is_node(item)):
         array = item if isinstance(item, ArraySpec) else _array(item, what)
         return str(array) if isolated else array
-    elif not isolated:
-        return _node(item, what)
-    raise SpecError(
-        f"{what} is {an(kind.__name__)}, which cannot be rebuilt in another process.",
+    if isolated:
+        raise _not_rebuilt(item, what)
+    return _node(item, what)
+
+
+def _not_rebuilt(item: Any, what: str) -> SpecError:
+    return SpecError(
+        f"{what} is {an(type(item).__name__)}, which cannot be rebuilt in another process.",
         hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
     )
+
+
+def _is_named_tuple(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
 
 
 def _mapped(tree: Any, what: str, convert: Callable[[Any, str, bool], Any], isolated: bool) -> Any:
     """Return a dict, list, tuple or named tuple with each child converted."""
     if isinstance(tree, dict):
+        if isolated and not (type(tree) is dict and all(isinstance(key, str) for key in tree)):
+            raise _not_rebuilt(tree, what)
         items = tree.items()
         return type(tree)((key, convert(item, f"{what}.{key}", isolated)) for key, item in items)
     children = [convert(item, f"{what}.{index}", isolated) for index, item in enumerate(tree)]
@@ -349,7 +356,7 @@ def _in_call(value: Any, what: str, isolated: bool) -> Any:
         if not isinstance(value.target, str):
             return value.target
         return import_entry(value.target, str(Path.cwd()), called="$ref")
-    if type(value) in (list, tuple, dict) or hasattr(value, "_fields"):
+    if type(value) in (list, tuple, dict, OrderedDict) or _is_named_tuple(value):
         return _mapped(value, what, _in_call, isolated)
     if isinstance(value, str):
         is_array = looks_like_array(value)

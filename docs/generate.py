@@ -87,8 +87,8 @@ def _options(records: Iterable[tuple[str, str]]) -> str:
 def json_page() -> str:
     """Return the reference of the JSON that commands print."""
     intro = (
-        "Each object has `schema`, which is 1. Fields are not removed, and do not change their "
-        "meaning, without a new schema number. New fields may be added."
+        "Each object has `schema`, which is 1. From release 0.1.0 on, fields are not removed, and "
+        "do not change their meaning, without a new schema number. New fields may be added."
     )
     texts = [
         f"## {name}\n\n```text\n{command.json_text}\n```"

@@ -273,8 +273,11 @@ def _choice(choices: Sequence[object], data: object) -> object:
 
 
 def _plain(what: str, types: tuple[type, ...], least: int | None, data: object) -> Any:
-    """Return data of exactly one of these types; numbers are at least `least`, below 2^63."""
-    if type(data) not in types or (least is not None and not least <= data < 1 << 63):  # type: ignore[operator]
+    """Return data of one of these types; numbers are at least `least`, whole ones below 2^63."""
+    if type(data) not in types:
+        raise _unexpected(what, data)
+    most = math.inf if float in types else (1 << 63) - 1
+    if least is not None and isinstance(data, int | float) and not least <= data <= most:
         raise _unexpected(what, data)
     return data
 

@@ -31,7 +31,7 @@ from pallasc.specs.canonical import canonical_text
 from pallasc.specs.gpus import Target, device_names
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, row_order
+from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, key_text, row_order
 from pallasc.tuning.contest import is_surely_within
 from pallasc.tuning.results import Contest, ContestKey, Results
 
@@ -197,6 +197,8 @@ def pick(
         _choose(picked, most)
         _add_rows(picked, kernel.tune)
         picked.changes = _changes(picked, kernel.rows)
+        for change in picked.changes:
+            _check_age(name, change, kernel.tune)
         decided.append(picked)
     return decided
 
@@ -273,6 +275,19 @@ def _contests(files: Sequence[Results]) -> dict[ContestKey, Contest]:
             )
         contests |= file.contests
     return contests
+
+
+def _check_age(name: str, change: RowChange, tune: Tune) -> None:
+    """Check that a row is not replaced by an older one."""
+    old = change.before.measured if change.before is not None else None
+    new = change.row.measured
+    if old is not None and new is not None and old.date > new.date:
+        raise SpecError(
+            f"{name}: the row of {change.row.gpu}, {key_text(tune.by, change.row.key)} is of "
+            f"{old.date}, and the results are older: {new.date}.",
+            location=change.before.place if change.before is not None else None,
+            hint="Give newer results, or remove the row.",
+        )
 
 
 # ---- what was measured

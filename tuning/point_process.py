@@ -261,7 +261,9 @@ def _load(bundle: str, job: str, name: str, params: Mapping[str, Any], target: s
     if opened.digest != job:
         raise PallascError(f"{bundle} was replaced since the run began.")
     key = entry_key(name, target, params)
-    entry = next(entry for entry in opened.entries(name) if entry.key == key)
+    entry = next((entry for entry in opened.entries(name) if entry.key == key), None)
+    if entry is None:
+        raise PallascError(f"{bundle} has no variant of {name} for {target} with {dict(params)}.")
     return Route([Candidate(entry.name, dict(entry.params), opened.artifact(entry))])
 
 

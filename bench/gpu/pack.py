@@ -105,7 +105,7 @@ def _row(variant: Any, bundle: str, is_tuning: bool) -> dict[str, Any]:
         "bundle": bundle,
         "is_tuning": is_tuning,
         **{name: getattr(variant, name) for name in ("name", "params", "entry", "static")},
-        "args": plain_args(variant.args),
+        "args": {name: plain_args(own) for name, own in variant.args.items()},
         "tolerance": msgspec.to_builtins(variant.tolerance),
     }
 

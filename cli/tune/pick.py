@@ -72,8 +72,8 @@ def command(
     measurements, are kept. The same results give the same bytes, in any order.
 
     Pick rejects truncated results, results of two GPUs or of a GPU that the points are not compiled
-    for, and two files for one key. Each row records the digest of the measured artifact; a build
-    warns if its variant compiles to a different one.
+    for, results older than a row, and two files for one key. Each row records the digest of the
+    measured artifact; a build warns if its variant compiles to a different one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml

@@ -404,7 +404,7 @@ class _Build(Struct, eq=False):
             error = NotCachedError(
                 f"{variant.id} is not in the store: {reason}.",
                 hint=f"{options.frozen_by} compiles nothing: build without it, or restore the "
-                "store.",
+                f"store{' that the lock was made with' if self.locked else ''}.",
                 reason=reason,
             )
         elif options.compiles:

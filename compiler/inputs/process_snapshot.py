@@ -55,6 +55,7 @@ class ProcessSnapshot:
         self._variables = dict(os.environ)
         self._folder = _current_folder()
         self._functions = [vars(module).copy() for module in _OURS]
+        self._recursion = sys.getrecursionlimit()
         self._tainted = False  # something had to be restored
 
     def expose_variables(self, variables: Mapping[str, str | None]) -> None:
@@ -79,12 +80,15 @@ class ProcessSnapshot:
                 enter(self._folder)
 
     def restore_functions(self) -> None:
-        """Restore the functions that pallasc needs."""
+        """Restore the functions that pallasc needs, and the recursion limit."""
         for module, before in zip(_OURS, self._functions, strict=True):
             namespace = vars(module)
             changed = [name for name, value in before.items() if namespace.get(name) is not value]
             namespace.update((name, before[name]) for name in changed)
             self._tainted = self._tainted or bool(changed)
+        if sys.getrecursionlimit() != self._recursion:
+            sys.setrecursionlimit(self._recursion)
+            self._tainted = True
 
     def is_tainted(self) -> bool:
         """Return True if user code has changed something that affects later variants."""
@@ -467,7 +471,6 @@ def _settings() -> dict[str, object]:
         "signals": [signal.getsignal(number) for number in signal.valid_signals()],
         "traces": (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()),
         "threads": threading.active_count(),
-        "recursion": sys.getrecursionlimit(),
         "digits": sys.get_int_max_str_digits(),
         "switching": sys.getswitchinterval(),
         "umask": umask,

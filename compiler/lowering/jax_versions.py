@@ -242,6 +242,16 @@ def on_one_device(
     return mapped
 
 
+def inferred_architecture() -> tuple[int, int]:
+    """Return the compute capability that Mosaic lowers for."""
+    from jax.experimental.mosaic.gpu import core, utils
+
+    # It moved from `core` to `utils` between JAX 0.10 and 0.12.
+    module: Any = utils if hasattr(utils, "_infer_arch") else core
+    major, minor = module._infer_arch()
+    return major, minor
+
+
 def adapted(target: Target) -> contextlib.AbstractContextManager[None]:
     """Return a context in which Mosaic lowers as later versions of JAX do."""
     import jax

@@ -33,6 +33,7 @@ from pallasc.compiler.lowering.jax_versions import (
     adapted,
     devices_for,
     devices_present,
+    inferred_architecture,
     jax_mesh,
     lines_of_rules,
     on_one_device,
@@ -156,10 +157,14 @@ def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[N
 
 
 def _claim_architecture(target: Target) -> None:
-    """Check that this process has compiled for no other architecture.
+    """Check that Mosaic will lower for the requested architecture.
 
-    Mosaic registers its assembler pass once per process, for the architecture of the first kernel.
+    Mosaic assumes sm_90 if it cannot determine the architecture, and registers its assembler pass
+    once per process, for the architecture of the first kernel.
     """
+    major, minor = inferred_architecture()
+    if (major, minor) != (target.major, target.minor):
+        raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{major}{minor}")
     claimed = _process_architecture.setdefault("arch", target.arch)
     if claimed != target.arch:
         raise CompileError(

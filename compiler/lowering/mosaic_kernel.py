@@ -89,7 +89,7 @@ class Sentinels:
     rank: int = 0
 
     def __post_init__(self) -> None:
-        if self.arrays * (self.ranks + 2) + 1 > MOST_SENTINELS:
+        if self.ranks > 1 and self.arrays * (self.ranks + 2) + 1 > MOST_SENTINELS:
             raise CompileError(f"a kernel of {self.arrays} arrays over {self.ranks} devices")
 
     def words(self) -> list[int]:
@@ -310,7 +310,9 @@ class HostObject:
         address = _U64.from_address(pointer).value
         if address == sentinel(self._sentinels.arrays):
             return Peers()
-        array, offset, _ = self._sentinels.find(address)
+        array, offset, peer = self._sentinels.find(address)
+        if peer != self._sentinels.rank:
+            raise CompileError("the host function passes an array of another device")
         return Pointer(array, offset)
 
     def _parameter(self, pointer: int, size: int) -> Parameter:

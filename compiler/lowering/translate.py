@@ -30,7 +30,7 @@ from pallasc.compiler.lowering.mosaic_kernel import (
     uses_peers,
 )
 from pallasc.compiler.lowering.serialized import refuse_unknown_fields
-from pallasc.errors import CompileError, UnsupportedError
+from pallasc.errors import CompileError, CorruptError, UnsupportedError
 from pallasc.specs.artifacts.cubin import Cubin, parse_cubin
 from pallasc.specs.artifacts.plan import (
     Buffer,
@@ -313,7 +313,10 @@ class _Translator:
         if launch.kernel not in kernels:
             raise CompileError(f"the cubin does not contain the kernel {launch.kernel}")
         sizes = [parameter.size for parameter in kernels[launch.kernel].parameters]
-        launch.check_parameters(sizes, "its cubin")
+        try:
+            launch.check_parameters(sizes, "its cubin")
+        except CorruptError as error:
+            raise CompileError(error.message) from error
         self.result.steps.append(launch)
 
 

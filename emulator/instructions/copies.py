@@ -39,12 +39,17 @@ from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 
 
 def commit(kind: str) -> Step:
-    """Put the operations of a kind that the active lanes have issued into a group."""
+    """Put the operations of a kind that the active lanes have issued into a group.
+
+    A `cp.async` is one operation of several lanes, so its groups are those of the warp.
+    """
 
     def run(w: Warp, place: int) -> int:
-        groups = w.groups[kind]
-        groups.committed.append((w.mask, [o for o in groups.open if w.mask[o.lane]]))
-        groups.open = [o for o in groups.open if not w.mask[o.lane]]
+        groups, mask = w.groups[kind], w.mask
+        if kind == "cp.async":
+            mask = np.ones_like(mask)
+        groups.committed.append((mask, [o for o in groups.open if mask[o.lane]]))
+        groups.open = [o for o in groups.open if not mask[o.lane]]
         return place + 1
 
     return run

@@ -2,15 +2,15 @@
  *
  * A front is the entry point of one kernel: a builtin method that inspects the arguments of a call,
  * finds the route with the same dtypes, shapes and layouts, and launches its plan in the stream.
- * For anything it does not handle, it calls the fallback before doing anything else: Python code
+ * For anything it does not handle, it calls the fallback before anything is enqueued: Python code
  * that handles every call, and is the only one to write messages about arguments.
  * runtime/calls/native_path.py creates fronts and routes.
  *
  * Arrays are inspected through DLPack's C exchange API where their type has it, and otherwise through
  * a function of Python that describes them.
  *
- * Routes of a front, programs of a route and streams of a program are only ever added, and each is
- * complete when published: a call needs no lock, even on a free-threaded Python.
+ * Routes of a front and programs of a route are only ever added, and each is complete when published;
+ * a program's streams are single words. So a call needs no lock, even on a free-threaded Python.
  */
 #ifndef Py_GIL_DISABLED
 #define Py_LIMITED_API 0x030b0000
@@ -32,6 +32,7 @@ enum {
     MOST_DEVICES = 32,
     MOST_STREAMS = 64,
     STREAM_SHIFT = 58, /* leaves a number below MOST_STREAMS */
+    STREAM_PLACES = 4, /* where a stream may be, from its hash on */
     DEFAULT_STREAMS = 2 /* handles up to this are default streams */
 };
 
@@ -80,7 +81,7 @@ typedef struct program {
     void *context; /* the device's primary context */
     int (*current_context)(void **context);
     int (*current_device)(int *device);
-    _Atomic(void *) streams[MOST_STREAMS]; /* those admitted last, each in the place of its hash */
+    _Atomic(void *) streams[MOST_STREAMS]; /* those admitted last, near their hash */
 } program;
 
 static PyTypeObject *program_type, *front_type;
@@ -94,9 +95,20 @@ static void program_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+/* The place of a stream, or where to put it: a place that is empty, else the first one. */
 static _Atomic(void *) *place_of_stream(program *self, void *stream)
 {
-    return &self->streams[(uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u >> STREAM_SHIFT];
+    uint64_t first = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u >> STREAM_SHIFT;
+    _Atomic(void *) *empty = NULL;
+    for (uint64_t n = 0; n < STREAM_PLACES; n++) {
+        _Atomic(void *) *place = &self->streams[(first + n) % MOST_STREAMS];
+        void *held = atomic_load_explicit(place, memory_order_relaxed);
+        if (held == stream)
+            return place;
+        if (!held && !empty)
+            empty = place;
+    }
+    return empty ? empty : &self->streams[first];
 }
 
 /* This function and those that create fronts and routes trust their arguments, which only
@@ -276,8 +288,8 @@ typedef struct call {
     const seen *views[MOST_ARRAYS];  /* by parameter, NULL if not inspected yet */
     PyObject *out, *stream;
     PyObject *items;                 /* of an `out` that is a list, which may change meanwhile */
-    PyObject *arrays[MOST_ARRAYS];   /* inputs, results, workspace; */
-    const seen *seen[MOST_ARRAYS];   /* the same */
+    PyObject *arrays[MOST_ARRAYS];   /* inputs, results, workspace */
+    const seen *seen[MOST_ARRAYS];   /* what was seen of each */
     int first_new, end_new;          /* the arrays that the call has allocated */
     seen inspected[2 * MOST_ARRAYS]; /* memory of the views */
     int inspected_count;

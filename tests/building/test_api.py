@@ -69,6 +69,10 @@ ERRORS = {
     "does not trace": ("CompileError", 1, "must be a multiple of 128"),
     "closure isolated": ("SpecError", 2, "has no name that a worker process can import it by"),
     "static isolated": ("SpecError", 2, "object is not plain data"),
+    "ordered isolated": (
+        "SpecError", 2, "array 0.x is an OrderedDict, which cannot be rebuilt in another process."
+    ),
+    "a class in a call": ("SpecError", 2, "getcwd() takes no keyword arguments"),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.lowering.mosaic_kernel import (
+    HostObject,
     Sentinels,
     from_mosaic,
     join_ranks,
@@ -41,6 +43,15 @@ def test_an_address_of_no_array_is_refused() -> None:
             _OF_RANK[0].find(sentinel(number))
         with pytest.raises(CompileError, match="which is in no array"):
             Sentinels(3).find(sentinel(number))
+
+
+def test_an_array_of_another_device_is_no_pointer() -> None:
+    host = object.__new__(HostObject)
+    host._sentinels = _OF_RANK[0]
+    own, other = (ctypes.c_uint64(_OF_RANK[0].words()[6 + peer]) for peer in (0, 1))
+    assert host._address(ctypes.addressof(own)) == Pointer(1, 0)
+    with pytest.raises(CompileError, match="an array of another device"):
+        host._address(ctypes.addressof(other))
 
 
 def _recorded(rank: int, peer: int, *, array: int = 1) -> Launch:

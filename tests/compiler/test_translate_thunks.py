@@ -9,7 +9,7 @@ import pytest
 from pallasc.compiler.lowering import translate as module
 from pallasc.compiler.lowering.serialized import message_type, refuse_unknown_fields
 from pallasc.compiler.lowering.translate import translate
-from pallasc.errors import CompileError, CorruptError, UnsupportedError
+from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.artifacts.plan import Fill, Launch, Pointer
 
 
@@ -152,7 +152,7 @@ def test_what_is_not_known_is_refused() -> None:
 
 def test_parameters_are_checked_against_the_kernels_signature(functions: Any) -> None:
     result, name = functions["around"], "loop_sine_fusion"
-    with pytest.raises(CorruptError, match=r"of \[8\] bytes to .*, and its cubin says \[8, 8\]"):
+    with pytest.raises(CompileError, match=r"of \[8\] bytes to .*, and its cubin says \[8, 8\]"):
         translate(_xla_kernel(result, name, name, [1]))
     with pytest.raises(CompileError, match="does not contain the kernel other"):
         translate(_xla_kernel(result, "other", name, [1, 0]))

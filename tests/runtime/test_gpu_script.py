@@ -116,8 +116,10 @@ def test_a_packed_folder_holds_what_its_manifest_says_and_names_no_folder_of_the
     assert manifest["files"] == digests
     assert {"check_gpu.py", "variants.json", "library.pallasc", "add.jax"} <= set(digests)
     assert manifest["versions"]["jax"]
-    packed_ids = {row["id"] for row in json.loads((packed / "variants.json").read_text())}
-    assert packed_ids == {VARIANT, OTHER, TUNING}
+    packed_args = {
+        row["id"]: [*row["args"]] for row in json.loads((packed / "variants.json").read_text())
+    }
+    assert packed_args == {VARIANT: ["x", "y"], OTHER: ["x", "y"], TUNING: ["q", "k", "v"]}
 
 
 def test_a_whole_run_answers_everything_or_says_what_is_missing(whole: Path) -> None:

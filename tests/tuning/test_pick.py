@@ -201,6 +201,12 @@ def test_a_model_that_only_specs_know_is_taken_from_them() -> None:
     assert with_model(made_results(TIMES, start=UNKNOWN), [own]).start.model == "h100-pcie"
 
 
+def test_results_that_are_older_than_a_row_are_refused() -> None:
+    later = made_results(TIMES, start=structs.replace(H100, date="2026-12-24"))
+    rows = tuple(change.row for change in decided(later).changes)
+    assert "is of 2026-12-24" in str(refused(made_results(TIMES), rows=rows))
+
+
 def test_a_file_whose_end_is_missing_or_of_another_schema_is_refused() -> None:
     content = b"".join(made_lines(TIMES))
     error = refused(parse_results(content[:-9], "results.jsonl"))

@@ -123,7 +123,7 @@ static int choose_once(struct kernel *kernel, int ordinal, const pallasc_tensor 
                        size_t count, pallasc_plan **plan)
 {
     struct device *device = NULL;
-    unsigned char is_refused[kernel->count];
+    unsigned char is_refused[kernel->count]; /* at least 1 */
     int refused = PALLASC_OK, status = use_device(ordinal, &device);
     if (status)
         return status;

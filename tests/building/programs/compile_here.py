@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,10 @@ from pallasc.cache.store import Store
 from pallasc.specs.library.elementwise import add
 
 X = "f32[128, 128]"
+
+
+class Pair(NamedTuple):
+    first: int
 
 
 def triple(x: Any, *, factor: float = 3.0) -> Any:
@@ -60,6 +65,10 @@ CALLS: dict[str, Any] = {
     "static isolated": lambda s: pallasc.compile(
         triple, X, isolated=True, store=s, factor=object()
     ),
+    "ordered isolated": lambda s: pallasc.compile(
+        triple, pallasc.Call("os:getcwd", x=OrderedDict(a=X)), isolated=True, store=s
+    ),
+    "a class in a call": lambda s: pallasc.compile(triple, pallasc.Call("os:getcwd", kind=Pair)),
     "no assembler": lambda s: pallasc.compile(add, X, X, ptxas="/no/ptxas"),
 }
 
