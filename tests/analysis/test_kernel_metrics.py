@@ -131,7 +131,7 @@ def test_every_model_that_has_tensor_cores_in_the_table_is_one_of_ours() -> None
     assert peak_operations_per_s("unheard-of", "f16") is None
 
 
-def test_a_product_of_matrices_has_barriers_for_each_stage_and_a_tile_in_its_loop(
+def test_a_product_of_matrices_has_barriers_for_each_stage(
     artifacts: Mapping[str, Artifact], metrics: Mapping[str, KernelMetrics]
 ) -> None:
     artifact = artifacts["hopper_matmul"]

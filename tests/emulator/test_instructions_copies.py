@@ -32,6 +32,9 @@ def test_copies_of_lanes_are_there_after_the_wait_for_their_group() -> None:
     for wait in ("cp.async.wait_group 0;", "cp.async.wait_all;"):
         found = run(lines.format(wait=wait), VALUES, variables=S)
         assert found.tolist() == (fourth + 1000 * first).tolist()
+    some = "setp.ge.u32 %p2, %t, 16; @%p2 cp.async.wait_all;"
+    found = run(lines.format(wait=some), VALUES, variables=S)
+    assert found.tolist()[16:] == (fourth + 1000 * first).tolist()[16:]
     found = run(lines.format(wait=""), VALUES, variables=S)
     assert found.tolist() == [0xFFFFFFFF] * 32
 
