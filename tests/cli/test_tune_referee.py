@@ -42,7 +42,7 @@ def test_reference_values_decide() -> None:
     judge = Judged(sampled(1, 7, 12))
     wrong = RIGHT * np.where(RIGHT == 7, 1.01, 1)
     assert judge(wrong) == (
-        "wrong result: out[1, 2] is 7.07, and the reference has 7.0; 1 of 3 elements differ by "
+        "wrong result: out[1, 2] is 7.07, but the reference has 7.0; 1 of 3 elements differ by "
         "more than rtol 0.001 and atol 0"
     )
     assert judge(RIGHT) == judge(RIGHT * 1.0005) == ""
@@ -50,7 +50,7 @@ def test_reference_values_decide() -> None:
 
 def test_elements_without_a_reference_are_those_of_the_first_valid_point() -> None:
     judge = Judged(sampled(1, 7, 12))
-    assert judge(RIGHT * 2).startswith("wrong result: out[0, 0] is 2.0, and the reference has 1.0")
+    assert judge(RIGHT * 2).startswith("wrong result: out[0, 0] is 2.0, but the reference has 1.0")
     assert judge(RIGHT * 1.0009) == ""
     assert judge(RIGHT * 0.9991) == ""  # both within the tolerance of the reference
     wrong = RIGHT + np.where(RIGHT == 2, 1, 0)
