@@ -554,7 +554,7 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
 def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
     table = launch.peer_table
     if table is not None and table.ranks != devices:
-        yield f"a peer table has {table.ranks} ranks, but there are {devices} devices"
+        yield f"a peer table has {table.ranks} ranks for a mesh of {devices}"
     if table is not None and any(not 0 <= n < len(table.arrays) for n in table.symmetric):
         yield f"a peer table of {len(table.arrays)} arrays has symmetric arrays {table.symmetric}"
     for parameter in launch.parameters:

@@ -131,7 +131,7 @@ def test_a_killed_run_goes_on_and_keeps_wrong_results_out(run_job: RunJob, tmp_p
     assert contest.winner == first
     assert [own.id for own in contest.failed] == [second]
     told = contest.points[second].failed
-    assert told.startswith(f"wrong result: out[7] is 0.0, and {first} gives ")
+    assert told.startswith(f"wrong result: out[7] is 0.0, but {first} gives ")
     assert "1 key, 3 points, 1 failed on GPU 0" in done.stdout
     before = output.read_bytes()
     again = run_job(output, "-q", keys=1)

@@ -133,7 +133,7 @@ def test_excluded_and_included_points_name_tuned_parameters(expanded: Expanded) 
     assert variant.id == "k[m=8,tile=64,stages=2]@h100-sxm"
     with pytest.raises(SpecError) as caught:
         expanded("", row(300, 128, 4), spec=spec)
-    assert "no point with m=300 has tile=128, stages=4: 'exclude' drops it." in str(caught.value)
+    assert "no point with m=300 has tile=128, stages=4: 'exclude' removes it." in str(caught.value)
 
 
 def test_tuned_specs_survive_json(expanded: Expanded, tmp_path: Path) -> None:
