@@ -2,7 +2,7 @@
 
 It finds errors made by JAX, Mosaic and XLA. If the source is available, results are compared with
 the reference. Later schedules run blocks and warps in other orders, start with other memory
-contents, and must reproduce the results of the first.
+contents, and must reproduce the results of the first schedule.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def differences(
     *,
     agree: bool,
 ) -> Iterator[tuple[Finding, Element]]:
-    """Yield the difference of each output between schedules, on the first device that has one.
+    """Yield each output's difference between schedules, on the first device with a difference.
 
     Args:
         plan: the plan that ran.
         first: the results of schedule 1, for each device.
         later: the results of another schedule.
         tolerance: the variant's tolerance.
-        agree: True if both agree with a reference, so that a difference is only a note.
+        agree: True if both results match a reference; a difference is then only a note.
     """
     told: set[int] = set()
     for number, device, one, other in _pairs(first, later):
@@ -104,7 +104,7 @@ def differences(
 def _pairs(
     first: Sequence[Sequence[Any]], second: Sequence[Sequence[Any]]
 ) -> Iterator[tuple[int, int, Any, Any]]:
-    """Yield output and device by number, and both arrays: device after device."""
+    """Yield (output number, device number, one array, other array), device by device."""
     for device, arrays in enumerate(zip(first, second, strict=True)):
         for number, (one, other) in enumerate(zip(*arrays, strict=True)):
             yield number, device, one, other
@@ -128,8 +128,8 @@ def _parts(plan: LaunchPlan) -> str:
 NAME = "artifact"
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
 _NO_SOURCE = "there is no source, so numbers are not compared"
-_NOT_KEPT = "pallasc bundle create --keep-ptx writes bundles that hold it"
-_OF_XLA = "it is a kernel of XLA's, whose PTX is in no bundle; name the spec instead"
+_NOT_KEPT = "pallasc bundle create --keep-ptx keeps PTX in bundles"
+_OF_XLA = "it is an XLA kernel, and bundles never contain its PTX; name the spec instead"
 _LATE = "The result changes when every asynchronous operation completes at once: a wait is missing."
 _EFFECTS = (
     *("st", "red", "atom", "multimem", "cp", "stmatrix", "ld", "ldmatrix"),
@@ -188,7 +188,7 @@ class _Check:
     first: Results | None = field(default=None, init=False)
     """The results of the first schedule."""
     notes: dict[str, list[Finding]] = field(default_factory=dict, init=False)
-    """By rule, the notes of the first schedule that has any."""
+    """Notes by rule, from the first schedule that found any."""
     left: dict[tuple[str, str], dict[int, Instruction]] = field(default_factory=dict, init=False)
     """The instructions that no schedule has executed; see `Reaching`."""
 
@@ -211,9 +211,9 @@ class _Check:
     def _not_executed(self) -> Iterator[Finding]:
         """Yield a note for each kernel with instructions that no schedule has executed.
 
-        `subject` holds their PTX lines, which `checks.locate` turns into the user's source lines.
-        Kernels whose unexecuted instructions access no memory are skipped; those are, for example,
-        retries of waits.
+        The finding's `subject` has the PTX lines; `checks.locate` converts them to source lines.
+        Kernels are skipped if their unexecuted instructions, such as retries of waits, access no
+        memory.
         """
         for (cubin, name), left in self.left.items():
             parts = [instruction.parts for instruction in left.values()]
@@ -236,7 +236,7 @@ class _Check:
         return CheckError(
             f"it took longer than {self.options.timeout_s:g} s (--timeout), in schedule "
             f"{number + 1} of {self.options.schedules}{before}",
-            hint="Raise --timeout, name small sizes under check in the spec, or ask for fewer "
+            hint="Raise --timeout, list small sizes under check in the spec, or use fewer "
             "--schedules.",
         )
 
@@ -298,7 +298,7 @@ class _Check:
         ]
 
     def _unwritten(self, results: Results, policy: Policy, poison: int) -> dict[str, Finding]:
-        """Return, by path, the outputs that change when memory starts with other bytes."""
+        """Return a finding, by output path, for outputs that change with the initial memory."""
         other_poison = POISONS[not POISONS.index(poison)]
         try:
             others = self._run(policy, other_poison).run(self.inputs)
@@ -356,7 +356,7 @@ class _Check:
         located = []
         for finding, element in found:
             if finding.rule == WRONG_NUMBERS.name:
-                first = "; it is right in schedule 1" if rule == DEPENDS_ON_ORDER.name else ""
+                first = "; it is correct in schedule 1" if rule == DEPENDS_ON_ORDER.name else ""
                 finding = replace(finding, rule=rule, message=f"{finding.message}{first}")
             located.append(self._with_origin(replace(finding, hint=hint), element, policy))
         return located

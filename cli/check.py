@@ -1,4 +1,4 @@
-"""`pallasc check`: look for mistakes in kernels without a GPU."""
+"""`pallasc check`: check kernels for mistakes, without a GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.collect import Shard
 
 LEVELS = ("interpreter", "artifact", "all")
-"""Values of `--level`; a test compares them with the existing levels."""
+"""Values of `--level`; a test checks that they match `checks.levels`."""
 
 
 @click.command("check", cls=Command, short_help="Check kernels for mistakes, without a GPU.")
@@ -67,14 +67,15 @@ def command(
     """Check the variants of SPECS for mistakes, without a GPU.
 
     SPECS are specs, bundles, or stored artifacts, given by action key or digest (the first six
-    digits are enough). Variants that are not in the store are compiled first. Bundles and keys have
-    no source; checks that need it are reported as "not checked".
+    digits are enough). Variants that are not in the store are compiled first. Bundles and stored
+    artifacts have no source; checks that need the source are reported as "not checked".
 
     Each level of each variant prints one line: "passed", "found" with the findings and your source
     lines, or "not checked" with the reason. Results are stored; unchanged variants are not checked
     again. docs/check.md lists the mistakes that each level can and cannot find.
 
-    If a spec has small sizes under "check", those are checked, and the output shows it.
+    If a spec lists small sizes under "check", variants are checked at these sizes instead; the
+    output shows the sizes.
 
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or the inputs from
     --input and --inputs, and compares the results with the spec's reference. It finds races,
@@ -82,11 +83,12 @@ def command(
 
     The artifact level executes the launch plan and the PTX, including XLA's kernels, and compares
     the results with the reference. In the first schedule, asynchronous operations complete as late
-    as the kernel's waits allow; more schedules (--schedules) use other orders. This level needs no
-    source: in bundles it finds faults, races, deadlocks, and uninitialized results.
+    as the kernel's waits allow; later schedules (see --schedules) use other orders. Without source,
+    this level still finds faults, races, deadlocks, and uninitialized results.
 
     The exit code is 1 if there are findings, and 4 if no level could check any variant. After
-    Ctrl-C or SIGTERM it is 130; reports contain the results so far, and list what was not checked.
+    Ctrl-C or SIGTERM, the exit code is 130, and reports list the results so far and the variants
+    that were not checked.
 
     Examples:
       pallasc check kernels.yaml
@@ -105,14 +107,14 @@ def command(
       findings     number of findings, including notes
       variants     list in the order of the specs, each with: id, name, params, target, action_key,
                    digest (of the artifact), error (why it was not compiled), interrupted (levels
-                   without a result because of a signal), and results, a list:
+                   that a signal prevented), and results, a list:
                    level, status (passed, found, not checked), findings, reason (why it was not
-                   checked), stopped (true if the check itself failed), error (why), seconds,
+                   checked), stopped (true if the check itself failed), error (the reason), seconds,
                    from_store (true for a stored result), notes; each finding has: rule, message,
                    severity (error, warning, note), location (file, line, column, or null),
-                   instruction, hint, kernel, cubin (its digest, because kernels may share a name),
-                   ptx_line (in the PTX of that kernel, 0 for none), subject (for example the result
-                   that it is about), places (text, location, ptx_line, kernel and cubin if they
+                   instruction, hint, kernel, cubin (a digest, because kernels may share a name),
+                   ptx_line (in the PTX of that kernel, 0 for none), subject (for example the wrong
+                   output), places (text, location, ptx_line, kernel and cubin if they
                    differ from the finding's, waits: true if threads wait there)
       shard        with --shard, as in `pallasc build --json`
       errors       errors of Python specs whose process died or was stopped; other specs are checked
@@ -130,7 +132,7 @@ def command(
 
     if len(chosen) > 1:
         raise click.UsageError(
-            f"--level is given {len(chosen)} times: name one level, or none for all."
+            f"--level is given {len(chosen)} times: give it once, or omit it for all levels."
         )
     levels = chosen_levels(chosen[0])
     outputs = outputs._replace(levels=levels)

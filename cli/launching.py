@@ -52,7 +52,7 @@ class Request:
     work: Work
 
     def compiled(self, variants: Sequence[Variant]) -> list[tuple[Variant, Artifact]]:
-        """Return some of the variants with their artifacts; variants of specs are built.
+        """Return the given variants with their artifacts; variants from specs are built.
 
         Raises:
             click.exceptions.Exit: a build failed.
@@ -124,7 +124,7 @@ def make_inputs(
 
     Raises:
         SpecError: a file cannot be read.
-        ArgumentError: a file contains another array, or the kernel has no array with this path.
+        ArgumentError: a file has the wrong shape or dtype, or the kernel has no such input.
         ToolError: a layout needs numpy, which is not installed.
     """
     from pallasc.compiler.arrays import bytes_in_layout, named_with_devices, read_input
@@ -133,7 +133,7 @@ def make_inputs(
     if unknown := next((path for path in files if path not in paths), None):
         from pallasc.specs.spelling import suggestion
 
-        hint = suggestion(unknown, paths, otherwise="Its arrays")
+        hint = suggestion(unknown, paths, otherwise="Inputs")
         raise ArgumentError(f"{name} has no input {unknown!r}.", hint=hint)
     values = []
     for array, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
@@ -247,7 +247,7 @@ def device_json(device: Device) -> dict[str, object]:
 def collect_emulated(request: Request, *, every: bool) -> tuple[list[Chosen], Execute]:
     """Return the variants to emulate, and the function that emulates one.
 
-    Of variants that differ only in their target, the first is emulated.
+    If variants differ only in their target, the first one is emulated.
 
     Raises:
         click.exceptions.Exit: a build failed.
@@ -294,7 +294,7 @@ launch_options = together(
         "Launch all points of the matrix instead of one variant per kernel.",
         parameter="every",
     ),
-    count_option("--device", "Number of the GPU.", parameter="ordinal", least=0, default=0),
+    count_option("--device", "Index of the GPU.", parameter="ordinal", least=0, default=0),
     option("--seed", "N", "Seed of the random inputs.", type=int, default=0),
     input_options,
     packed("files", parse_inputs, ("inputs", "archive")),
@@ -337,7 +337,7 @@ def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
 def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list[Variant]:
     """Return the variants that can run on a GPU's architecture.
 
-    A point of the matrix may have several, for different models of one architecture.
+    A point of the matrix may have several such variants, for models of one architecture.
 
     Args:
         variants: requested variants.
@@ -346,7 +346,7 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
 
     Raises:
         SelectionError: no variant of a kernel can run on the GPU.
-        SpecError: several points of a kernel can run on it, and `every` is not set.
+        SpecError: several points of a kernel can run on the GPU, and `every` is not set.
     """
     all_fitting = []
     for kernel in grouped(variants, lambda variant: variant.name):
@@ -372,13 +372,13 @@ def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Vari
         raise SelectionError(
             f"no variant of {variants[0].name} fits {device}:{_listed(rows)}",
             location=variants[0].location,
-            hint=f"Compile for it: --target {name}." if name else None,
+            hint=f"Compile for this GPU: --target {name}." if name else None,
         )
     return fit
 
 
 def several(points: Sequence[Variant], how: str) -> SpecError:
-    """Return the error for several points, of which the user must choose one.
+    """Return the error that asks the user to choose one of several points.
 
     Args:
         points: one variant per point.
@@ -404,7 +404,7 @@ def _listed(rows: Sequence[str]) -> str:
 
 
 def collect(request: Request, device: Device, *, every: bool) -> list[Chosen]:
-    """Return the variants to launch on a device, compiled; of each point the one that suits best.
+    """Compile the variants; return the best one for the device at each point of the matrix.
 
     Raises:
         click.exceptions.Exit: a build failed.

@@ -41,11 +41,11 @@ def command(
     """Compare the variants of SPECS with the lock file, or update the file with --update.
 
     The lock file lists the action key and artifact digest of each variant, and the toolchain that
-    compiled them. Commit it: `pallasc build --locked` fails if a result differs from it, and
-    `pallasc build --frozen` fails if anything has to be compiled.
+    compiled them. Commit it: `pallasc build --locked` fails if a result differs from the file,
+    and `pallasc build --frozen` fails if anything has to be compiled.
 
     Without --update, nothing is compiled or written. Each difference is printed to standard output
-    as one line, and the exit code is 3 if there are any:
+    as one line; if there are differences, the exit code is 3:
       + not in the lock file
       ~ in the lock file with a different action key or artifact
       - only in the lock file
@@ -68,7 +68,7 @@ def command(
       toolchain  differences of the toolchain, as text
       changes    list by id, each with: id, change (added, changed, dropped, unknown), reason,
                  before and after (each with action, artifact, and request, or null)
-      tables     tuned kernels and targets with changed rows, or a changed `tune` in the spec
+      tables     tuned kernels and targets whose table rows or `tune` in the spec changed
     """
     from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.cli.output.build_text import print_notes

@@ -79,8 +79,8 @@ def command(
     XLA's kernels. This is slow, so use small arrays. If variants differ only in their target, the
     first one is emulated; --target selects another. An out-of-bounds access, a deadlock, or a
     failed assertion ends the command with exit code 1 and prints your source line. Kernels for
-    several devices run on as many emulated GPUs: each array, or file, has the device as first
-    dimension. --device and --profile cannot be used with --emulate.
+    several devices run on as many emulated GPUs: the first dimension of each array and file is the
+    device. --device and --profile cannot be used with --emulate.
 
     Examples:
       pallasc run kernels.yaml
@@ -97,8 +97,8 @@ def command(
       device    ordinal, name, arch, driver; null with --emulate
       emulated  true if the kernels were emulated on the CPU
       results   list, each with: id, name, params, target, digest (of the artifact), seed,
-                devices (number of devices), reference (its entry, or null), same (true if equal to
-                the reference, or null),
+                devices (number of devices), reference (its entry, or null), same (true if all
+                outputs match the reference; null without a reference),
                 inputs (path, dtype, shape, file or null),
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
@@ -199,7 +199,7 @@ class LaunchResult:
 
 
 def _outputs(outputs: list[Value], folder: Path | None) -> list[Value]:
-    """Return outputs with their digests, after writing them to a folder, if any.
+    """Set the digest of each output; write the outputs to the folder, if given.
 
     Raises:
         SpecError: a file cannot be written.
@@ -231,7 +231,7 @@ def _write(folder: Path, value: Value) -> Path:
 def launch_all(
     chosen: Sequence[Chosen], launch: Callable[[Chosen], LaunchResult]
 ) -> list[LaunchResult]:
-    """Launch all variants, compare those with references, and return the results in the same order.
+    """Launch all variants, compare outputs with references, and return the results in order.
 
     Raises:
         PallascError: a launch or a reference failed.
@@ -342,7 +342,7 @@ def _array_json(value: Value) -> dict[str, object]:
 # ---- --profile: traces of profiled kernels, in the format of Perfetto
 
 _HALF = 1 << 32  # kernels record the lower half of the 64-bit global timer
-_PIDS_A_LAUNCH = 1000  # more than any GPU has multiprocessors
+_PIDS_A_LAUNCH = 1000  # more than the number of SMs of any GPU
 
 
 class Region(NamedTuple):
@@ -380,7 +380,7 @@ def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
     """
     words = struct.unpack(f"<{len(data) // 4}I", data)
     if len(words) != blocks * profile.traces * profile.words:
-        raise CorruptError(f"a profile of {len(data)} bytes for {blocks} blocks")
+        raise CorruptError(f"a profile of {blocks} blocks has a wrong size: {len(data)} bytes")
     traces = []
     for index in range(blocks * profile.traces):
         block, number = divmod(index, profile.traces)
@@ -389,7 +389,7 @@ def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
             raise SpecError(
                 f"block {block} of the kernel wrote {used} words into a trace that has room for "
                 f"{profile.words - PROFILE_HEAD_WORDS}.",
-                hint="Give it a larger profile_space.",
+                hint="Give the kernel a larger profile_space.",
             )
         regions = tuple(_regions(profile, events[:used]))
         traces.append(Trace(block, number, sm, start, regions))
@@ -405,15 +405,15 @@ def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
         cycles = (clock - begin) % _HALF
         region = tag & ~PROFILE_EXIT
         if region >= len(profile.names):
-            raise CorruptError(f"a profile names region {region} of {len(profile.names)}")
+            raise CorruptError(f"a profile has region {region} of {len(profile.names)}")
         if not tag & PROFILE_EXIT:
             entered.append((order, region, cycles))
             continue
         if not entered or entered[-1][1] != region:
-            raise CorruptError(f"a profile leaves {profile.names[region]} without entering it")
+            raise CorruptError(f"a profile leaves {profile.names[region]} before entering it")
         entered_at, _, start = entered.pop()
         regions.append((entered_at, Region(profile.names[region], start, cycles)))
-    # A trace without space for more events ends inside its regions.
+    # If a trace runs out of space, its last regions have no end event.
     regions += [(at, Region(profile.names[name], start, cycles)) for at, name, start in entered]
     yield from (region for _, region in sorted(regions, key=lambda item: item[0]))
 
@@ -428,7 +428,7 @@ def trace_events(
         title: name of the kernel.
         clock_ghz: cycles per nanosecond.
         launch: unique number of the launch.
-        base_ns: global timer at the start of the whole trace.
+        base_ns: global timer at the start of the trace file.
     """
     events: list[dict[str, object]] = []
     per_block = 1 + max((trace.number for trace in traces), default=0)
@@ -461,7 +461,7 @@ def _name(what: str, text: str, place: dict[str, int]) -> dict[str, object]:
 
 
 def earliest(traces: list[Trace]) -> int:
-    """Return the earliest start; a time over half the timer's range ahead counts as earlier."""
+    """Return the earliest start time, allowing for a wraparound of the 32-bit timer."""
     if not traces:
         return 0
     first = traces[0].start_ns
@@ -481,10 +481,10 @@ class TraceFile:
     _launches: list[tuple[str, float, list[Trace]]] = field(default_factory=list)
 
     def enqueue(self, chosen: Chosen, device: Device, pointers: list[int]) -> None:
-        """Launch a variant with a workspace that is read back afterwards.
+        """Launch a variant, and read its traces from the workspace.
 
         Raises:
-            ArgumentError: none of its kernels is profiled.
+            ArgumentError: none of the variant's kernels is profiled.
             DeviceError: the launch failed.
             CorruptError, SpecError: see `decode_profile`.
         """

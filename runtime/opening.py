@@ -5,13 +5,13 @@ The bundles of a package are:
 1. `PALLASC_BUNDLE_PATH`: files and folders; earlier ones take precedence.
 2. `*.pallasc` directly inside the package.
 3. Providers: entry points in the group `pallasc.bundles`. The entry point's name is the package
-   that the provider adds to; its value is a package, or `package:file`.
+   that gets the kernels; its value is the package with the bundles, or `package:file`.
 
 Neither the package nor a provider is imported, so a library can load its kernels while it is being
 imported itself. For a dotted name, the parent packages are imported.
 
-Opening a bundle reads the file's header and catalog and checks its signatures. Asking for a kernel
-reads the manifest entries of its variants, enough to decide which of them could run: architecture,
+Opening a bundle reads the file's header and catalog and checks its signatures. Looking up a kernel
+reads the manifest entries of its variants, which show whether a variant can run: architecture,
 driver, dtypes and shapes. A variant's record and cubin are read just before first use, and compared
 with the entry.
 """
@@ -81,14 +81,14 @@ def find_bundles(package: str | ModuleType) -> list[BundleFile]:
         package: its import name, or the package itself.
 
     Raises:
-        ArgumentError: it cannot be the name of a package.
+        ArgumentError: the name is not a valid package name.
         ToolError: there is no bundle, or a provider has none.
         SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist.
     """
     name = package if isinstance(package, str) else package.__name__
     if not _is_name(name):
         raise ArgumentError(
-            f"{name!r} is not the name of a package.", hint="Give the name that import takes."
+            f"{name!r} is not the name of a package.", hint="Give the package's import name."
         )
     items = [item for item in os.environ.get(PATH, "").split(os.pathsep) if item]
     bundles = [
@@ -173,7 +173,7 @@ def _check_somebodys(file: Path) -> None:
         return
     raise SpecError(
         f"{file}, which {PATH} names, is not named after a package.",
-        hint=f"Write package={file} there, or call the file package{SUFFIX}.",
+        hint=f"Write PACKAGE={file} in the variable, or rename the file to PACKAGE{SUFFIX}.",
     )
 
 
@@ -210,8 +210,8 @@ def _folders(spec: ModuleSpec) -> list[Traversable]:
     places = spec.submodule_search_locations
     if places is None:
         raise ToolError(
-            f"{spec.name} is a module, and only a package can carry bundles.",
-            hint="Give the name of the package that the bundles lie in.",
+            f"{spec.name} is a module, but only packages can contain bundles.",
+            hint="Give the name of the package that contains the bundles.",
         )
     folders: list[Traversable] = [Path(place) for place in places]
     if not any(folder.is_dir() for folder in folders):
@@ -247,7 +247,7 @@ def _bundles_of(entry: EntryPoint, provider: str, package: str) -> list[Traversa
     if not bundles:
         lacking = f"has no {name or 'bundle'}" if spec else "cannot be found"
         raise ToolError(
-            f"{provider} is installed as a provider of kernels for {package}, and its {module} "
+            f"{provider} is installed as a provider of kernels for {package}, but its {module} "
             f"{lacking}.",
             hint="Install it again, or remove it.",
         )
@@ -260,10 +260,10 @@ def _nothing_found(package: str, spec: ModuleSpec | None, items: list[str]) -> T
     own = ", ".join(places) if spec else f"{package}, which is not installed"
     return ToolError(
         f"there are no kernels for {package}: no *{SUFFIX} in {own}; none for it in {developed}; "
-        f"and no provider, which would be an entry point named {package} in {GROUP}.",
-        hint=f"Install the package that has the kernels of {package} for this GPU, if there is one."
+        f"and no provider (an entry point named {package} in {GROUP}).",
+        hint=f"Install the package that provides kernels of {package} for this GPU, if any."
         if spec
-        else "Check the name, and that this is the environment that it was installed into.",
+        else "Check the name, and whether the package is installed in this environment.",
     )
 
 
@@ -326,7 +326,7 @@ class Bundles:
     Raises:
         CorruptError: a bundle is damaged, or lacks a required signature.
         SpecError: a bundle cannot be read.
-        ToolError: signatures are required, and the cryptography package is missing.
+        ToolError: signatures are required, but the cryptography package is missing.
     """
 
     def __init__(self, files: Iterable[BundleFile], policy: Policy) -> None:
@@ -353,8 +353,8 @@ class Bundles:
     def candidates(self, name: str) -> list[Candidate]:
         """Return the variants of a kernel, an empty list if no bundle contains it.
 
-        If a bundle has variants for an architecture, variants for that architecture in bundles of a
-        higher rank are ignored.
+        If a bundle has variants for an architecture, bundles with a higher rank are ignored for
+        that architecture.
 
         Raises:
             CorruptError: a manifest is damaged.
@@ -392,7 +392,7 @@ def _two_artifacts(first: Bundled, other: Bundled) -> SelectionError:
     return SelectionError(
         f"there are two artifacts of {first.id}: {first.digest[:12]} from {first.origin}, and "
         f"{other.digest[:12]} from {other.origin}.",
-        hint="Remove one of the two, or install them anew in versions that belong together.",
+        hint="Remove one of the two, or reinstall both in matching versions.",
     )
 
 
@@ -412,7 +412,7 @@ class NoSuchKernelError(ArgumentError, KeyError):
 def _open_kernel(
     name: str, bundles: Bundles, kernels: weakref.ref[Kernels], *, checks: bool
 ) -> Kernel | None:
-    """Return a new kernel that does not keep its `Kernels` alive; None if there is none."""
+    """Return a new kernel that does not keep its `Kernels` alive; None if no bundle has it."""
     candidates = bundles.candidates(name)
     if not candidates:
         return None
@@ -508,8 +508,8 @@ class Kernels(Mapping[str, Kernel]):
             device: as for `Kernel.preload`.
 
         Raises:
-            ArgumentError: it is not a GPU.
-            SelectionError: a kernel has no variant that can run there.
+            ArgumentError: the device is not a GPU.
+            SelectionError: a kernel has no variant that can run on the device.
             DeviceError: a variant cannot be loaded.
         """
         for kernel in self.values():
@@ -559,7 +559,7 @@ def open_artifact(artifact: Artifact, *, name: str | None = None, checks: bool =
     """
     if not isinstance(artifact, Artifact):
         raise ArgumentError(
-            f"open_artifact takes what pallasc.compile returns, not {type(artifact).__name__}; "
+            f"open_artifact takes an artifact from pallasc.compile, not {type(artifact).__name__}; "
             "pallasc.open_bundle opens files."
         )
     called = name or _name(artifact)
@@ -604,8 +604,8 @@ def load(
 ) -> Kernels:
     """Return the kernels of an installed package: its own, and those that providers add.
 
-    Each call opens the bundles again, so call it once, `kernels = pallasc.load(__name__)` in the
-    package itself. The package is not imported.
+    Each call opens the bundles again, so call `load` only once: `kernels = pallasc.load(__name__)`
+    in the package itself. The package is not imported.
 
     Args:
         package: its import name, or the package.
@@ -615,7 +615,7 @@ def load(
         require_signature: as for `open_bundle`.
 
     Raises:
-        ArgumentError: it cannot be the name of a package.
+        ArgumentError: the name is not a valid package name.
         ToolError: there is no bundle, a provider has none, or a signature is required and the
             cryptography package is missing.
         SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist, or a file cannot be read.

@@ -63,7 +63,7 @@ class Match:
 
     @property
     def contest_key(self) -> ContestKey:
-        """The key of its contest in the results."""
+        """The key of the match's contest in the results."""
         return contest_key(*self.subject)
 
     @property
@@ -86,7 +86,7 @@ class Match:
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
     """Return the contests of a job on a GPU, sorted by kernel and key, small numbers first.
 
-    If a point has variants for several models, the variant for this model is used, else the first.
+    If a point has variants for several models, uses the one for this GPU's model, else the first.
 
     Raises:
         SpecError: the bundle is not a job.
@@ -98,7 +98,7 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
         why = "its variants were chosen already" if tuned else "none of its kernels is tuned"
         raise SpecError(
             f"{bundle.name} is not a job: {why}.",
-            hint="pallasc tune plan SPECS -o job.pallasc makes one.",
+            hint="Make a job: pallasc tune plan SPECS -o job.pallasc",
         )
     fitting = [own for own in points if not arch_refusal(own[0].arch, device.major, device.minor)]
     if not fitting:
@@ -129,8 +129,8 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
 class Referee:
     """Provides the inputs of the points of one contest, and judges their outputs.
 
-    Outputs must agree with the job's reference values, which cover some elements. The first that
-    agree are the standard for all elements of the others.
+    Outputs must agree with the job's reference values, which cover some elements. The first outputs
+    that agree are the standard: all elements of later outputs are compared with them.
 
     Attributes:
         bundle: the job.
@@ -176,7 +176,7 @@ class Referee:
 
 
 def _of_two(reference: Reference | None) -> tuple[float, float] | None:
-    """Return `rtol` and `atol` to compare outputs that match `reference`; None if it is None."""
+    """Return the tolerance for two outputs that both match `reference`; None without one."""
     if reference is None:
         return None
     rtol = 2 * reference.rtol / max(0.5, 1 - reference.rtol)
@@ -189,7 +189,7 @@ def _wrong(binding: Binding, compared: Comparison, whose: str) -> str:
     place = "" if first is None else ", ".join(map(str, first.index))
     got, wanted = (None, None) if first is None else (first.got, first.wanted)
     return (
-        f"wrong result: {binding.path}[{place}] is {got}, and {whose} {wanted}; "
+        f"wrong result: {binding.path}[{place}] is {got}, but {whose} {wanted}; "
         f"{compared.mismatches:,} of {compared.count:,} elements differ by more than rtol "
         f"{compared.rtol:g} and atol {compared.atol:g}"
     )
@@ -218,7 +218,7 @@ class Setup:
 
 
 class Points:
-    """The points of a contest that have processes.
+    """The processes of a contest's points.
 
     As many processes run at a time as fit in the GPU's memory: if there is no room for another one,
     the least recently used one is ended.
@@ -249,7 +249,7 @@ class Points:
                 self._process(name)
 
     def launch(self, name: str, *, judge: bool = False) -> None:
-        """Launch a point that has no process, and `judge` its outputs.
+        """Launch a point unless it is ready; with `judge`, check its outputs.
 
         Raises:
             PointError: it cannot be launched, or its outputs are wrong.
@@ -283,7 +283,7 @@ class Points:
         """End the process of a point, if it has one.
 
         Raises:
-            DeviceError: it does not end.
+            DeviceError: the process does not end.
         """
         for processes in (self.ready, self._starting):
             if name in processes:
@@ -303,7 +303,7 @@ class Points:
         return Signature.of(self._setup.bundle.artifact(self._match.entries[name]).plan)
 
     def _process(self, name: str) -> PointProcess:
-        """Return the process of a point that was not launched yet, starting it if necessary."""
+        """Return the process of a point before its launch; start the process if needed."""
         process = self._starting.get(name)
         if process is None:
             process = PointProcess(name, self._setup.timeout_s, self._input_memory(name))
@@ -438,11 +438,11 @@ class Run:
                     self._note(match, name)
             except PointError as error:
                 self._exclude(match, points, name, error.why)
-            if len(left) > self.rules.together:  # they cannot all stay, so start the next ones
+            if len(left) > self.rules.together:  # not all fit, so make room for the next ones
                 points.end(name)
 
     def _round(self, match: Match, points: Points, decision: Measure) -> None:
-        """Measure each point once; excluded points are recorded, and the others count."""
+        """Measure each point once; exclude points that fail, and record the other times."""
         points.start(decision.ids)  # starting takes most of the time, so processes start together
         times_us, spent_s = {}, self._contest(match).spent_s
         for name in decision.ids:

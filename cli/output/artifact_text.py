@@ -74,9 +74,9 @@ def _facts(artifact: Artifact, plan: plans.LaunchPlan) -> Iterator[tuple[str, st
 def _kernels(artifact: Artifact) -> str:
     """Return the number of Pallas kernels, and the names of the kernels that XLA added."""
     own = len({kernel.name for kernel in artifact.kernels if kernel.origin == "mosaic"})
-    first = f"{own} of Pallas Mosaic GPU" if own else "none of Pallas Mosaic GPU"
+    first = f"{own} from Mosaic GPU" if own else "none from Mosaic GPU"
     added = xla_kernels(artifact)
-    return f"{first}, {len(added)} of XLA: {', '.join(added)}" if added else first
+    return f"{first}, {len(added)} from XLA: {', '.join(added)}" if added else first
 
 
 def _arrays(bindings: Iterable[plans.Binding]) -> str:
@@ -195,7 +195,7 @@ def _launch(number: int, step: plans.Launch) -> Iterator[str]:
 
 def _peer_table(table: plans.PeerTable) -> str:
     arrays = [plans.place_text(buffer, offset) for buffer, offset in table.arrays]
-    facts = [f"{table.words} words for {table.ranks} ranks of {', '.join(arrays)}"]
+    facts = [f"{table.words} words, {table.ranks} ranks: {', '.join(arrays)}"]
     if table.symmetric:
         facts.append(f"symmetric {', '.join(arrays[number] for number in table.symmetric)}")
     if table.multicast:
@@ -207,14 +207,14 @@ def _profile(profile: plans.Profile, plan: plans.LaunchPlan) -> str:
     launch = plan.launches[profile.launch]
     return (
         f"profile of launch {profile.launch}, {launch.kernel}: buffer {profile.buffer}, "
-        f"{profile.traces} traces of {profile.words} words a block, "
+        f"{profile.traces} traces/block of {profile.words} words, "
         f"regions {', '.join(profile.names)}"
     )
 
 
 def _parameter(parameter: plans.Parameter) -> str:
     if isinstance(parameter, plans.Peers):
-        return "pointer to the table of peers"
+        return "pointer to the peer table"
     if isinstance(parameter, plans.Pointer):
         return f"pointer to {plans.place_text(parameter.buffer, parameter.offset)}"
     facts = []
@@ -283,7 +283,7 @@ def _rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
     yield (
         "occupancy",
         f"{count(occupancy.blocks_per_sm, 'block')}, {occupancy.warps_per_sm} of "
-        f"{occupancy.most_warps_per_sm} warps an SM; limited by {limits}",
+        f"{occupancy.most_warps_per_sm} warps/SM; limited by {limits}",
     )
     yield "waves", f"{occupancy.waves:.3g}"
     yield from work_rows(metrics)
@@ -344,8 +344,8 @@ def unpack(
             KiB.
 
     Raises:
-        SpecError: a variant's folder already exists or the limit would be exceeded, and nothing is
-            written; or a file cannot be written.
+        SpecError: a variant's folder already exists, the limit would be exceeded (in both cases,
+            nothing is written), or a file cannot be written.
         CorruptError: the bundle is damaged.
     """
     from pallasc.specs.bundle.c_export import check_size
@@ -387,7 +387,7 @@ def safe_name(name: str) -> str:
 
 
 def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
-    """Yield file names and contents; equal names of different files get digits of the digest."""
+    """Yield file names and contents; if two names are equal, digits of a digest are added."""
     for name, value in (("artifact", artifact.record), ("plan", artifact.record["plan"])):
         yield f"{name}.json", json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
     labels = {key: (key[:_DIGITS], "constant") for key in artifact.record["blobs"]}

@@ -59,7 +59,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
     """
     number = text.strip().removesuffix("%")
     if text == number or not number.replace(".", "", 1).isdecimal() or not 0 < float(number) <= 100:
-        raise click.BadParameter(f"{text!r} is not a percentage: write 50% for a half.", ctx)
+        raise click.BadParameter(f"{text!r} is not a percentage. Write it like 50%.", ctx)
     return float(number) / 100
 
 
@@ -73,9 +73,9 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
     default="50%",
     show_default=True,
     metavar="PERCENT",
-    help="Maximum percentage of the points of a key to keep.",
+    help="Maximum percentage of points to keep per key.",
 )
-@options.count_option("--most", "Maximum number of points of a key to keep.")
+@options.count_option("--most", "Maximum number of points to keep per key.")
 @options.variant_options
 @options.quiet_option
 @given.build_options()
@@ -86,25 +86,27 @@ def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
     No GPU is needed. A key is a set of values of `tune.by` on one target; the points of a key are
     alternatives. Points are dropped if they do not compile, exceed their budget, need too much
     shared memory, compile to the same artifact as another point, or spill much more than others.
-    The rest are ranked by static facts, and --keep and --most limit how many are kept. The spec's
-    default and the variants in its table are kept if they compile, and at least one more point.
+    The rest are ranked by static facts, and --keep and --most limit how many are kept. The
+    spec's default and the variants in its table are kept if they compile, plus at least one other
+    point.
 
     The job is a bundle for `pallasc tune run`. If the spec has a reference that runs within two
-    minutes, the job includes up to 4,096 elements of each of its results. A key without points is
-    an error; the job contains all other keys.
+    minutes, the job includes up to 4,096 elements of each reference output. A key that has no
+    points left is an error, but the job still contains all other keys.
 
     Examples:
       pallasc tune plan kernels.yaml -o job.pallasc
       pallasc tune plan kernels.yaml -o job.pallasc --keep 25% --most 16
       pallasc tune plan specs/ -o job.pallasc --target h100-sxm -k matmul
 
-    The exit code is 1 if a key has no points left. If no key has any, no job is written.
+    The exit code is 1 if a key has no points left. If no key has points left, no job is written.
 
     --json prints one object:
       schema    1
       job       file, bytes, digest (of the whole content)
       points    list in the order of the specs, each with: id, kernel, params, target, digest (of
-                the artifact), rank, facts, reference (true if it has values) or why_no_reference
+                the artifact), rank, facts, reference (true if the job has reference values) or
+                why_no_reference
       dropped   list, each with: id, kernel, params, target, digest or null, rule (failed, equal,
                 spills, rank), why, facts or null
       facts     spill_bytes (null if unknown), smem_bytes, waves, mbarriers
@@ -174,7 +176,7 @@ def _totals(planned: Planned) -> Iterator[str]:
     from pallasc.tuning.plan import counts_text
 
     for name in planned.untuned:
-        yield f"note: {name} has no `tune` and is left out"
+        yield f"note: {name} has no `tune` and is not in the job"
     kept = [point for point in planned.points if point.rank]
     samples = [(own.variant.name, own.samples) for own in kept if own.samples]
     for name, why in dict.fromkeys((name, own.why) for name, own in samples if not own.data):
@@ -230,8 +232,8 @@ def _point_json(point: JobPoint) -> dict[str, object]:
 @command.command("show", cls=Command, short_help="Show the rows of the tables of tuned kernels.")
 @options.specs_argument()
 @options.expression_option(
-    "Select rows that match EXPR, as in pallasc build: a kernel name, a value of a key or of a "
-    "tuned parameter, target=MODEL."
+    "Select rows that match EXPR, as in pallasc build. It can name kernels, values of keys and of "
+    "tuned parameters, and target=MODEL."
 )
 @given.reading_options
 @options.json_option("the rows")

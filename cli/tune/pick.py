@@ -39,7 +39,7 @@ _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
     required=True,
     type=click.Path(),
     metavar="SPECS",
-    help="Specs that the job was planned from; repeatable.",
+    help="Specs from which the job was planned; repeatable.",
 )
 @click.option(
     "--within",
@@ -65,22 +65,24 @@ def command(
 ) -> int:
     """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
-    A configuration is a set of values of the tuned parameters. Pick selects few, fast
-    configurations such that every key has one within --within of its best. A configuration counts
-    only if the measurements show that it is within the limit. Each bucket of keys gets one row; a
-    key that it does not suit gets its own. Rows of other GPUs, and of keys and buckets without
-    measurements, are kept. The same results give the same bytes, in any order.
+    A configuration is a set of values of the tuned parameters. Pick selects a small set of
+    configurations so that each key has one that is slower than the key's best by at most --within.
+    A configuration counts only if the measurements prove that it is within this limit. Each bucket
+    of keys gets one row; a key for which that row is too slow gets a separate row. Rows of other
+    GPUs, and of keys and buckets without measurements, are kept. The order of RESULTS does not
+    change the table.
 
-    Pick rejects truncated results, results of two GPUs or of a GPU that the points are not compiled
-    for, results older than a row, and two files for one key. Each row records the digest of the
-    measured artifact; a build warns if its variant compiles to a different one.
+    Pick rejects truncated results, results from two GPUs or from a GPU for which the points are not
+    compiled, results older than a row, and results of one key in two files. Each row records the
+    digest of the measured artifact; a build warns if the row's variant compiles to a different
+    artifact.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
       pallasc tune pick results.jsonl --specs kernels.yaml --dry-run
       pallasc tune pick one.jsonl two.jsonl --specs specs/ --within 5 --at-most 4
 
-    The exit code is 1 if no key has complete results; nothing is written then.
+    If no key has complete results, nothing is written, and the exit code is 1.
 
     --json prints one object:
       schema   1
@@ -114,7 +116,7 @@ def command(
         for line in _remarks(own, tune, within):
             echo(line, err=True)
     for path, shown in {own.table: own.shown for own in kernels.values()}.items():
-        stayed = "as it was" if path.exists() else "not written"
+        stayed = "unchanged" if path.exists() else "not written"
         echo(f"{shown} is {'written' if path in written else stayed}", err=True)
     return 0 if any(own.served for own in decided) else 1
 
@@ -212,7 +214,7 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
     name = picked.name
     found = {
         f"not known to be within {within:g} % of the best": picked.beyond,
-        "continue with pallasc tune run; not completely measured": picked.unfinished,
+        "not completely measured (continue with pallasc tune run)": picked.unfinished,
         "no picked configuration has valid times, so no row is written": picked.without,
     }
     for what, keys in found.items():
@@ -220,7 +222,7 @@ def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
             yield f"{name}: {what}: {_keys(tune, keys)}"
     if picked.unknown:
         points = count(picked.unknown, "point")
-        yield f"{name}: {points} that are no longer in the spec did not count"
+        yield f"{name}: ignored {points} that are no longer in the spec"
     if picked.default is not None and tune.default is None:
         yield (
             f"{name}: the spec has no default; the best single configuration for all keys is "

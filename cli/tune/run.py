@@ -42,9 +42,9 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     required=True,
-    help="Results file; results of the same job on the same GPU are continued.",
+    help="Results file; if it has results of this job and GPU, the run is resumed.",
 )
-@count_option("--device", "Number of the GPU.", parameter="ordinal", least=0, default=0)
+@count_option("--device", "Index of the GPU.", parameter="ordinal", least=0, default=0)
 @click.option(
     "--within",
     "within_percent",
@@ -54,7 +54,7 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
     metavar="PERCENT",
     help="Stop when no other point can be faster than the best by more than this.",
 )
-@count_option("--rounds", "Rounds of a pair of points before the median decides.", default=200)
+@count_option("--rounds", "Maximum rounds for two points; the median then decides.", default=200)
 @_seconds_option("--seconds", "Maximum time to measure one key, in seconds.", "seconds")
 @count_option(
     "--together",
@@ -66,7 +66,7 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
 @click.option("--cold", is_flag=True, help="Empty the L2 cache before each launch.")
 @_seconds_option(
     "--timeout",
-    "Fail a point if its start, launch, or round takes longer, in seconds.",
+    "Time limit for each start, launch, or round of a point, in seconds.",
     "timeout_s",
 )
 @quiet_option
@@ -87,23 +87,23 @@ def command(
 
     JAX and a compiler are not needed. Each point runs in a separate process, so a point that hangs
     or fails does not affect the others. All points of a key (one tuned problem) are launched before
-    measuring. Outputs are compared with the job's reference values, if any, and, in all elements,
-    with the first valid output: the output of the spec's default, if any. Points with a different
-    result are not measured.
+    measuring. Outputs are compared with the job's reference values, if any. All of their elements
+    are also compared with the first valid output; the spec's default, if any, is launched first.
+    Points with a different result are not measured.
 
     Points of a key are measured in rounds, once per round, in changing order. After each round,
     points that are known to be slower are dropped. A key is done when its best point is known, when
     no other point is faster by more than --within, or when --rounds or --seconds run out. About one
     key in a hundred may get the wrong winner; see docs/tuning.md.
 
-    Results are on disk before the next round begins. To resume an interrupted run, repeat the
-    command; if every key is done, nothing changes. Results of a different job or GPU, or with
-    different --cold or --repeats, are rejected and not changed.
+    The results of a round are written before the next round begins. To resume an interrupted run,
+    repeat the command; if every key is done, nothing changes. A file with results of a different
+    job or GPU, or with different --cold or --repeats, is rejected and not changed.
 
     Failed points are not launched again. To retry them, for example after a hang caused by the
     machine, write the results to another file.
 
-    Conditions such as clock and temperature come from NVML, if cuda-bindings includes it.
+    Clocks and temperatures are recorded if cuda-bindings includes NVML.
 
     Examples:
       pallasc tune run job.pallasc -o results.jsonl
@@ -115,7 +115,7 @@ def command(
       0    every key has a winner
       1    all points of a key failed
       2    the results are for another job, GPU, --cold, or --repeats; or JOB is not a job
-      4    there is no GPU, or it is no longer usable
+      4    there is no GPU, or the GPU is no longer usable
       5    the job or the results are damaged
       130  interrupted; the results so far are kept
 
@@ -126,9 +126,10 @@ def command(
       job      digest of the job's content
       resumed  true if the file already had results
       changed  true if results were added
-      keys     list, each with: kernel, key, at (parameters that are not in the key), winner (an id,
-               or null), why, us (median of the winner), rounds, spent_s, points (each with id,
-               params, artifact, us or null, rounds, failed or null, dropped or null)
+      keys     list, each with: kernel, key, at (other parameters of the matrix), winner (an id, or
+               null), why (why the key is done), us (median of the winner), rounds, spent_s, points
+               (each with id, params, artifact, us or null, rounds, failed or null, dropped or
+               null)
     """
     from pallasc.cli.launching import device_json, make_inputs, model_of
     from pallasc.runtime.device.devices import look_at_device
@@ -159,7 +160,7 @@ def command(
                 if why:
                     echo(f"warning: {why}", err=True)
             if conditions.missing:
-                echo(f"note: no clocks and temperatures: {conditions.missing}", err=True)
+                echo(f"note: clocks and temperatures not recorded: {conditions.missing}", err=True)
             Run(
                 file,
                 Setup(bundle, ordinal, **limits),
@@ -186,9 +187,9 @@ def _unfit_gpu(start: Start, matches: Sequence[Match]) -> str:
     targets = sorted({entry.target for match in matches for entry in match.entries.values()})
     if start.model in targets:
         return ""
-    here = "no model that pallasc knows" if start.model is None else f"the model {start.model}"
+    here = "a model unknown to pallasc" if start.model is None else f"the model {start.model}"
     return (
-        f"{start.device} is {here}, and the points are compiled for {', '.join(targets)}: pallasc "
+        f"{start.device} is {here}, but the points are compiled for {', '.join(targets)}: pallasc "
         "tune pick will reject the results. Add this GPU to 'models' and 'targets' of the specs, "
         "and plan again."
     )

@@ -2,9 +2,9 @@
 
 As in ccache's direct mode, a manifest lists the files and packages that a compilation of a request
 read, with their digests, and the resulting action key. If all digests match, the record under that
-action key is a hit (`lookup`). A request key keeps one manifest for each of the last sets of
-sources (`cache/manifests.MAX_SETS`), each named by the request key and `read`, so branches and
-folders that share a store do not replace each other's manifests.
+action key is a hit (`lookup`). For each request key, the store keeps the manifests of the last
+`cache/manifests.MAX_SETS` sets of sources, each named by the request key and `read`, so branches
+and folders that share a store do not replace each other's manifests.
 
 The sources of a compilation are the files of the modules that an entry point reaches (`closure`),
 and everything that these modules read. Installed packages count as a whole. Missing modules also
@@ -15,15 +15,16 @@ Manifest, schema 4:
 
 * `action`: the action key, `record`: the digest of the record under it
 * `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
-* `opened`: label -> digest of anything else that was read or queried, labels as in `sources`; null
-  if it does not exist
+* `opened`: label -> digest of each other path that was read or queried, with labels as in
+  `sources`; null if the path does not exist
 * `missed`: environment variable, or file in the user's home, that was requested but is hidden from
   kernels -> `file:line` of the request; the build warns if it exists
 * `absent`: modules whose import failed; `hidden`: Python modules that files shadow
-* `read`: digest over all of these; equal for variants that read the same sources
+* `read`: digest of `files`, `packages`, and `opened` through `hidden`; equal for variants that
+  read the same sources
 * `about`: name, target, and parameters of the variant that was compiled last, and its compile time
   in seconds
-* `name`, `variant`: its kernel and its id
+* `name`, `variant`: kernel and id of that variant
 * `printed`: output of tracing (`kernel_output`), `diagnostics`: warnings (`diagnostics`); omitted
   if empty
 * `versions`: label -> version of each part of the toolchain, for messages (`components`)
@@ -33,8 +34,8 @@ Manifest, schema 4:
 `toolchains`, in a manifest under a fixed key, lists the toolchains that filled the store, newest
 first, for machines without a compiler. Every key contains the toolchain's identity, even if nothing
 is compiled. Without an installed compiler, a build uses the newest of these toolchains, or the one
-in the lock file. Python and pallasc are installed and are compared. The rest cannot be checked, and
-the build prints a note.
+in the lock file. Python and pallasc are installed, so they are compared. The rest of the toolchain
+cannot be checked, and the build prints a note.
 
 `cache/manifests` declares the fields, checks them, and signs records.
 
@@ -108,8 +109,8 @@ class Sources:
     """The inputs of a compilation.
 
     Attributes:
-        files: source files by label: `module:<name>` if Python finds it by that name, else
-            `file:<path relative to the spec's folder>`; `Place.locate` finds them again.
+        files: source files by label: `module:<name>` if Python finds the file by that name, else
+            `file:<path relative to the spec's folder>`; `Place.locate` maps labels to paths.
         packages: names of installed packages; dotted if in a shared namespace.
         unknown: modules without a file, which have no digest.
         absent: modules whose import failed.
@@ -118,7 +119,7 @@ class Sources:
         opened: other files and folders that were read, by the labels of `sources`.
         missed: environment variables, and files in the user's home (`~/…`), that were requested but
             are hidden from kernels, with the `file:line` of the request.
-        unseen: actions that have no digest, in words.
+        unseen: descriptions of actions that have no digest.
         altered: labels of inputs that changed while the compilation ran.
     """
 
@@ -212,7 +213,7 @@ def _add_module(found: Sources, name: str, base_dir: str) -> None:
     file = _file(_module(name))
     if not file:
         owner = next((above for above in _parents(name) if _file(_module(above))), "")
-        if owner and is_installed(_file(_module(owner))):  # which created the module
+        if owner and is_installed(_file(_module(owner))):  # the owner created the module
             found.packages.add(_package(owner))
         elif not _is_namespace(name):
             found.unknown.add(name)
@@ -232,7 +233,7 @@ def _module(name: str) -> Any:
 
 
 def _file(module: Any) -> str:
-    """Return the file that a module was loaded from, "" if it has none or reports another."""
+    """Return the file that a module was loaded from, "" if none or if the module hides it."""
     file, spec = namespace_of(module).get("__file__"), namespace_of(module).get("__spec__")
     origin = spec.origin if modules.is_located(spec) else file
     if not isinstance(file, str) or not isinstance(origin, str) or "\0" in file + origin:
@@ -249,7 +250,7 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _package(name: str) -> str:
-    """Return the outermost package of a module that is not a namespace package."""
+    """Return the outermost package around a module, ignoring namespace packages."""
     outer = [*_parents(name)][::-1]
     return next((p for p in outer if getattr(sys.modules.get(p), "__file__", None)), name)
 
@@ -293,9 +294,9 @@ def _add_reads(found: Sources, read: ModuleRecord, base_dir: str) -> None:
 
 
 def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
-    """Return the hidden inputs that a failed compilation requested, with each place.
+    """Return the hidden inputs that a failed compilation requested, with the request's place.
 
-    Returns {} if the user's code makes this fail: the error of the compilation itself matters more.
+    Returns {} if user code makes this function fail: the compilation's own error matters more.
 
     Args:
         entries: the modules that the variant names; they and their imports may not be loaded.
@@ -311,7 +312,7 @@ def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> 
 
 
 def _without_folder(missed: Mapping[str, str], base_dir: str) -> dict[str, str]:
-    """Return `file:line` by name, with paths that do not reveal where the specs are."""
+    """Return `file:line` by name, without the absolute path of the spec's folder."""
     places = {name: place.rpartition(":") for name, place in missed.items()}
     return {
         name: f"{name_of(label_of(FILE, file, base_dir))}{colon}{line}"
@@ -361,7 +362,7 @@ def joined(first: Manifest, second: Manifest) -> Manifest | None:
 
 
 def _sealed(sources: Manifest, action: str, package_versions: dict[str, str]) -> Manifest:
-    """Add the schema, and the digest over the sources, to a manifest."""
+    """Add the other fields to a manifest of sources, with the digest of the sources."""
     return structs.replace(
         sources,
         schema=MANIFEST_SCHEMA,
@@ -387,9 +388,8 @@ def fields_text(fields: Mapping[str, str]) -> str:
 def why_not_portable(manifest: Manifest) -> str:
     """Return why an entry is useless on other machines, "" if it can be shared.
 
-    Sources are checked on every machine that uses an entry, so an entry from another machine is
-    never used wrongly. But an entry that depends on a path of this machine would only reveal that
-    path.
+    Every machine checks an entry's sources before it uses the entry, so sharing is always safe. But
+    an entry that depends on a path of this machine is useless elsewhere, and reveals that path.
     """
     for label in sorted([*manifest.files, *manifest.opened]):
         path = label.partition(":")[2]
@@ -399,7 +399,7 @@ def why_not_portable(manifest: Manifest) -> str:
         if label in manifest.files:
             return f"its spec names {name_of(label)} by an absolute path"
         verb = "tests for" if label.startswith(IS) else "reads"
-        return f"it {verb} {name_of(label)}, outside of the folder of its spec"
+        return f"it {verb} {name_of(label)}, outside the folder of its spec"
     return ""
 
 
@@ -445,7 +445,7 @@ def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, s
 def installed_or_remembered(
     store: Store, *, ptxas: Path | None = None, lock: Lock | None = None
 ) -> Setup | RememberedToolchain:
-    """Return the installed toolchain, else one that the store was filled with.
+    """Return the installed toolchain, or else a toolchain that filled the store.
 
     Args:
         store: the store.
@@ -453,8 +453,8 @@ def installed_or_remembered(
         lock: a lock whose toolchain a remembered one must match.
 
     Raises:
-        ToolError: the toolchain is incomplete, or none is installed and none remembered.
-        NotCachedError: none is installed, and no remembered one matches.
+        ToolError: the installed toolchain is incomplete, or none is installed or remembered.
+        NotCachedError: no toolchain is installed, and no remembered toolchain matches.
     """
     if ptxas is not None or is_compiler_installed():
         return prepare(ptxas)
@@ -465,8 +465,8 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
     """Return the newest remembered toolchain that matches Python, pallasc and the lock.
 
     Raises:
-        ToolError: the store remembers none.
-        NotCachedError: Python or pallasc differ here, or the lock is for another toolchain.
+        ToolError: the store remembers no toolchain.
+        NotCachedError: this machine's Python or pallasc differs, or no toolchain matches the lock.
     """
     remembered = remembered_toolchains(store)
     if not remembered:
@@ -483,7 +483,7 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
             raise NotCachedError(
                 "no compiler is installed here, and the store was not filled with the lock file's "
                 "toolchain.",
-                hint="Restore the store that belongs to the lock.",
+                hint="Use a store that was filled with that toolchain.",
             )
     here = {"python": python_name(), "pallasc": own_digest(FileDigests(store.root).digest)}
     for toolchain in remembered:
@@ -535,9 +535,9 @@ class Explanation:
     Attributes:
         reason: one sentence.
         key: request key.
-        nearest: id of the nearest entry's variant, None if there is none.
-        fields: differences between the request and the nearest entry's request.
-        sources: files and packages that differ from the set of sources with the fewest changes.
+        nearest: id of the stored variant with the most similar request, None if there is none.
+        fields: differences from that variant's request.
+        sources: changes since the stored set of sources with the fewest changes.
         toolchain: differences between the toolchains, with versions, in words.
     """
 
@@ -591,10 +591,10 @@ class Explainer:
         then = components_in(before, nearest.versions)
         clauses = tuple(differences(then, self._context.components()))
         labels = [d.label for d in differing if not d.label.startswith((TOOL, VARIABLE))]
-        is_own = name == variant.id  # which its own explanation need not name
+        is_own = name == variant.id  # an explanation does not repeat its own variant's id
         reasons = []
         if labels:
-            other = "" if is_own else f" from that of {name}"
+            other = "" if is_own else f" from the key of {name}"
             reasons.append(f"its key differs{other} in: {', '.join(labels)}")
         if clauses:
             other = "" if is_own or labels else f"{name} was "

@@ -85,8 +85,8 @@ def isolate_process(folder: str, program: str, *, hidden: Iterable[str], path: s
     _home = os.path.join(_folder, "home")
     os.mkdir(_home, 0o700)
     os.environ["HOME"] = _home
-    # Assigning to `os.environ`, or removing from it, also changes the process, so the order
-    # matters.
+    # Changing `os.environ` also changes the process environment, so `putenv` must come after
+    # `pop`.
     for name in {*hidden} & {*os.environ}:
         os.putenv(name, os.environ.pop(name))
     restore_path(path)
@@ -104,7 +104,7 @@ def restore_path(shown: str) -> None:
 
 
 def _hide_user() -> None:
-    """Make the account database agree with the variables."""
+    """Make `pwd` report the same user and home as the environment variables."""
     import pwd
 
     plain_number, plain_name, user = pwd.getpwuid, pwd.getpwnam, os.getuid()
@@ -130,10 +130,10 @@ def set_variables(variables: Mapping[str, str | None]) -> None:
 
 
 def enter(folder: str) -> None:
-    """Change to the folder of a spec, or to the folder of the archive that a function is in.
+    """Change to a spec's folder; if it is an archive, to the folder that contains the archive.
 
     Raises:
-        SpecError: it cannot be entered.
+        SpecError: the folder cannot be entered.
     """
     try:
         _chdir(os.path.dirname(folder) if os.path.isfile(folder) else folder)
@@ -155,7 +155,7 @@ class ModuleRecord:
             `LINK`) and absolute path.
         missed: environment variables, and files in the user's home, that are hidden from kernels,
             each with the `file:line` of the first request.
-        unseen: actions that have no digest, in words.
+        unseen: descriptions of actions that have no digest.
     """
 
     imports: set[str] = field(default_factory=set)
@@ -177,11 +177,11 @@ class ModuleRecord:
 records: dict[str, ModuleRecord] = {}
 """The records of this process, by the module's name."""
 loaded: dict[str, ModuleType] = {}
-"""Modules that were imported or made from a spec; user code may remove them from `sys.modules`."""
+"""Modules that were imported or created; user code may remove them from `sys.modules`."""
 after_import: list[Callable[[str], None]] = []
-"""Called after each recorded import, with the module that imports."""
+"""Callbacks to call after each recorded import with the name of the importing module."""
 _written: set[tuple[str, str]] = set()
-"""Modules and the files that they wrote: reading these back is not an input."""
+"""Pairs of a module and a file that it wrote; a module's own output is not an input."""
 
 
 def record_of(module: str) -> ModuleRecord:
@@ -258,7 +258,7 @@ def record_imports() -> None:
 
 
 def _record_from(importer: str, full: str, items: list[str]) -> None:
-    """Record an import with its items, which may be submodules, and items that it does not find."""
+    """Record `from full import items`; items may be submodules, and missing items are failures."""
     if "*" in items:
         items += getattr(sys.modules.get(full), "__all__", ())
     _record_import(importer, [full, *(f"{full}.{item}" for item in items)])
@@ -276,7 +276,7 @@ def _record_import(importer: str, names: list[str]) -> None:
         return
     record_of(importer).imports.update(names)
     for name in names:
-        while name:  # with its packages
+        while name:  # the module, then its parent packages
             module = sys.modules.get(name)
             if module is not None:
                 loaded[name] = module
@@ -286,7 +286,7 @@ def _record_import(importer: str, names: list[str]) -> None:
 
 
 def _on_behalf_of() -> str:
-    """Return the module on whose behalf Python's library imports, as `pkgutil` does."""
+    """Return the module that made Python's library import, for example through `pkgutil`."""
     names = (name for _, name in _callers(sys._getframe(2)))
     return next((n for n in names if n and n != __name__ and not is_standard(n)), "")
 
@@ -349,7 +349,7 @@ _UNTRACKED = {
 }  # fmt: skip
 """Audit events of actions without a digest, with their descriptions."""
 _FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
-"""Flags that keep earlier contents from being read."""
+"""Flags of `open` that prevent reading what the file contained before."""
 _SETS = (
     os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks,
 )  # fmt: skip
@@ -360,7 +360,7 @@ Recorder = Callable[[str, FrameType, tuple[Any, ...], Options], None]
 
 
 def _record_reads() -> None:
-    # Both open files at the first call and cache the result; that must not be recorded.
+    # These calls open files once and cache the result; that must not be recorded.
     is_standard("os")
     is_installed(os.__file__)
     sys.addaudithook(_on_audit_event)
@@ -382,7 +382,7 @@ def _record_reads() -> None:
         functions[plain] = RecordingFunction(plain, recorder)
     for plain, recording in functions.items():
         setattr(os, plain.__name__, recording)
-        for supporting in _SETS:  # which callers look up to see what it supports
+        for supporting in _SETS:  # callers look up which options a function supports
             if plain in supporting:
                 supporting.add(recording)
 
@@ -390,15 +390,15 @@ def _record_reads() -> None:
 def _opening(
     plain: Callable[..., int], path: Any, flags: Any, mode: Any = 0o777, *, dir_fd: Any = None
 ) -> int:
-    """Open a file. The audit event omits the folder, so the hook reads it from this frame."""
+    """Open a file. The audit event omits `dir_fd`, so the hook reads it from this frame."""
     return plain(path, flags, mode, dir_fd=dir_fd)
 
 
 class RecordingFunction:
     """A function that records its calls.
 
-    It has no `__get__`, like built-in functions: user code that stores it as a class attribute must
-    not get a method.
+    Like built-in functions, it has no `__get__`, so it does not become a method when user code
+    stores it as a class attribute.
     """
 
     def __init__(self, plain: Callable[..., Any], recorder: Recorder) -> None:
@@ -415,7 +415,7 @@ class RecordingFunction:
             if module:
                 try:
                     self._recorder(module, frame, arguments, options)
-                except Exception:  # noqa: BLE001 - path objects of the user's may raise anything
+                except Exception:  # noqa: BLE001 - the user's path objects may raise anything
                     _record_untracked(module, "queried something that cannot be recorded")
 
 
@@ -453,7 +453,7 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
     elif event in ("ctypes.dlopen", "sqlite3.connect") and os.sep in str(arguments[0]):
         _opened(sys._getframe(1), arguments[0], FILE)
     elif event == "sys.addaudithook":
-        # Hooks cannot be removed, see pallasc's own calls, and can block them by raising.
+        # A hook could not be removed, and could observe or block pallasc's own calls.
         raise RuntimeError("audit hooks cannot be added in a compiling process")
 
 
@@ -473,7 +473,7 @@ def _opened(
             _written.add((module, place))
         elif not place.startswith(_NO_DIGEST) or _user_module(frame):
             _read(module, place, kind)
-    except Exception:  # noqa: BLE001 - path objects of the user's may raise anything
+    except Exception:  # noqa: BLE001 - the user's path objects may raise anything
         _record_untracked(module, "opened something that cannot be recorded")
 
 
@@ -485,7 +485,7 @@ def _stat(
     place = absolute(path, folder)
     between = _functions_between(frame)
     if place in (None, os.devnull) or (module, place) in _written or "realpath" in between:
-        return  # `realpath` depends on the targets of links only, which `readlink` records
+        return  # `realpath` depends only on link targets, and `readlink` records them
     relative = folder is None and not os.path.isabs(os.fsdecode(path))
     if relative and _is_importing(frame):
         return
@@ -510,11 +510,11 @@ def _path(arguments: tuple[Any, ...], options: Options) -> Any:
 def absolute(path: object, folder: object = None) -> str | None:
     """Return an absolute path with links kept, None for a file descriptor.
 
-    Links before a `..` are resolved, as the kernel does: `link/..` is the parent of the target.
+    Links before a `..` are resolved, as Linux does: `link/..` is the parent of the link's target.
 
     Args:
         path: path as passed by the user's code.
-        folder: descriptor of the folder that it is relative to; None for the current folder.
+        folder: descriptor of the folder that `path` is relative to; None for the current folder.
     """
     if not isinstance(path, str | bytes | os.PathLike):
         return None
@@ -580,8 +580,8 @@ def _user_module(
 
     Args:
         frame: the innermost frame.
-        transparent: packages that act for their callers, like Python's own.
-        private: modules of Python that act for themselves.
+        transparent: packages whose calls count as their callers', like those of Python's library.
+        private: modules of Python's library whose calls are not attributed.
     """
     thread = threading.get_ident()
     if thread in _active:

@@ -3,8 +3,8 @@
 Workers are grouped by architecture (Mosaic compiles for one per process) and by the spec's folder
 (modules of two folders would clash). A worker that dies loses only its own request.
 
-`find_lines` and `find_ptx` compile variants again to get the user's source lines of PTX, and the
-PTX of kernels that XLA adds to Mosaic's.
+`find_lines` and `find_ptx` compile variants again: to find the user's source lines for PTX, and to
+get the PTX of the kernels that XLA adds.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from pallasc.specs.spec import Variant
 _CHECK_S = 0.25
 """Interval between two checks of the workers."""
 _SHARE = 0.02
-"""Maximum share of the build's time spent watching, with very many processes."""
+"""Maximum fraction of the build's time to spend on checking workers."""
 _ENDING_S = 0.02
 """Interval between checks of a worker's exit code after its channel has closed."""
 _REPLACED_AT = 0.75
-"""A worker that still holds this share of its memory limit after a task is replaced."""
+"""After a task, a worker is replaced if it still holds this fraction of its memory limit."""
 _RESERVED_BYTES = 512 << 20
 _RESERVED_BYTES_PER_CORE = 32 << 20
 
@@ -88,14 +88,14 @@ class Pool:
     Args:
         jobs: number of workers that run at the same time.
         environment: environment variables of the workers.
-        context: the request that every worker gets first, None until it is known.
+        context: the first request to each worker, None until it is known.
         timeout_s: time limit of a task, not counting the start of its worker.
-        memory_bytes: memory limit of a worker and its descendants; 0 for none, None for its share
-            of the machine.
+        memory_bytes: memory limit of a worker and its descendants; 0 for no limit, None for a
+            share of the free memory.
         grace_s: additional time for a task if its worker enforces `timeout_s` itself.
         tick_s: interval at which `run` yields a tick, None for never.
         program: the module that the workers run.
-        lasting: whether workers stay after `run`, for tasks of a later one.
+        lasting: whether workers survive `run`, for the tasks of a later run.
         alone: whether each task gets a new worker.
     """
 
@@ -136,9 +136,9 @@ class Pool:
             self._new_worker().send(Warm())
 
     def keep_ready(self, requests: Mapping[str, Request]) -> None:
-        """Between two runs, prepare one new worker for each architecture, and end the others.
+        """Between two runs, keep one unused worker ready for each architecture; end all others.
 
-        A worker serves tasks of its architecture if its context still equals the pool's by then.
+        In the next run, a worker serves tasks if its context still equals the pool's.
 
         Args:
             requests: for each architecture, the request to send after the context.
@@ -169,10 +169,10 @@ class Pool:
         """Run tasks with different labels.
 
         Yields ("started", task, None), ("done", task, reply), and, every `tick_s` seconds, ("tick",
-        None, None). If a worker dies during a task, the task is repeated once in a new worker if
-        the worker's earlier work may have been the cause.
+        None, None). If a worker dies during a task and its earlier tasks may be the cause, the task
+        is repeated once in a new worker.
         """
-        for worker in self._busy:  # of a run that its caller left
+        for worker in self._busy:  # left over from a run that was abandoned
             self._end(worker)
         self._waiting.clear()
         self._repeated.clear()
@@ -197,7 +197,7 @@ class Pool:
     # ---- beginning
 
     def _begin(self) -> Iterator[Event]:
-        """Give tasks to workers as long as fewer than `jobs` are busy."""
+        """Assign tasks while fewer than `jobs` workers are busy."""
         while self._waiting and len(self._busy) < self.jobs:
             group = next_group(
                 {group: len(tasks) for group, tasks in self._waiting.items()},
@@ -217,11 +217,11 @@ class Pool:
             self._worker(group, fresh=task.label in self._repeated).assign(task, request)
 
     def _worker(self, group: Group, *, fresh: bool) -> Worker:
-        """Return a worker for a group: one of the group, one that is ready, a warm or a new one.
+        """Return a worker: one of the group, else a ready one, else a warm one, else a new one.
 
         Args:
-            group: the group that it will serve.
-            fresh: whether it must not have served any task before.
+            group: the group that the worker will serve.
+            fresh: whether the worker must not have served any task before.
         """
         for worker in [worker for worker in self._workers if worker.task is None]:
             is_left_over = worker.group not in (None, group) and worker.group not in self._waiting
@@ -246,10 +246,10 @@ class Pool:
         return worker
 
     def _data_bytes(self) -> int:
-        """Return the limit that the kernel sets on each process (RLIMIT_DATA), 0 for none.
+        """Return the operating system's limit for each process (RLIMIT_DATA), 0 for none.
 
-        It stops processes that allocate faster than the pool checks. The kernel also counts memory
-        that is only reserved, such as the stacks of the threads that XLA starts for each core.
+        It stops processes that allocate faster than the pool checks. Linux also counts memory that
+        is only reserved, such as the stacks of the threads that XLA starts for each core.
         """
         if not self.memory_bytes:
             return 0
@@ -270,7 +270,7 @@ class Pool:
         poll.poll(max(0, math.ceil(1000 * (until_s - time.monotonic()))))
 
     def _hear(self) -> Iterator[Event]:
-        """Process the replies that have arrived; check the workers when it is time."""
+        """Process the replies that have arrived; check the workers if a check is due."""
         for worker in self._busy:
             reply = worker.reply()
             if reply is not None:
@@ -303,13 +303,13 @@ class Pool:
         for worker in self._busy:
             tree = worker.tree(table)
             held[worker] = sum(map(held_bytes, tree))
-            # Forked processes share pages, so only a sum over the limit is worth the slow count.
+            # The sum counts shared pages of forked processes twice; the exact count is slow.
             if held[worker] > self.memory_bytes and len(tree) > 1:
                 held[worker] = held_together_bytes(tree)
         return held
 
     def _settle(self, worker: Worker, reply: Reply) -> Iterator[Event]:
-        """Settle a task, and decide whether its worker stays."""
+        """Finish a task: end its worker unless it is kept, and repeat the task if needed."""
         task = worker.task
         if task is None:
             return
@@ -322,18 +322,18 @@ class Pool:
                 self._waiting.setdefault(task.group, deque()).appendleft(task)
                 return
             if reply.out_of_memory and self.memory_bytes:
-                # The kernel denied an allocation before the pool saw that the limit was exceeded.
+                # Linux denied an allocation before the pool saw that the limit was exceeded.
                 reply.error.hint = reply.error.hint or (
-                    f"One compiling process may hold {size(self.memory_bytes)} of memory; "
-                    "--memory sets how much."
+                    f"A compiling process may hold {size(self.memory_bytes)} of memory; "
+                    "--memory changes this limit."
                 )
         yield "done", task, reply
 
     def _is_kept(self, worker: Worker, reply: Reply) -> bool:
         """Return True if a worker can continue: it is alive, and its group may have more tasks.
 
-        If user code has changed the process permanently, the next variant would be compiled in a
-        different state than alone.
+        If user code has changed the process permanently, the next variant might compile differently
+        than in a new process.
         """
         is_usable = not reply.tainted and not (isinstance(reply, Failed) and reply.died)
         has_more = self.lasting or worker.group in self._waiting
@@ -381,9 +381,9 @@ _SHARED_OUT = 0.9
 class Capacity:
     """The cores and the memory that this process may use now.
 
-    A container sees the cores and the memory of the whole machine, and is throttled or killed at
-    the limits of its control groups: of version 2 (`cpu.max`, `memory.max`, `memory.high`) or of
-    version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), its own groups and all above them.
+    A container sees all cores and memory of the machine, but is throttled or killed at the limits
+    of its control groups and their parents, of version 2 (`cpu.max`, `memory.max`, `memory.high`)
+    or version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`).
 
     Attributes:
         cores: number of this process's threads that can run at the same time.
@@ -398,7 +398,7 @@ class Capacity:
         return max(1, min(self.cores, self.free_bytes // _WORKER_BYTES, tasks))
 
     def memory_bytes(self, jobs: int) -> int:
-        """Return the memory limit of a worker: its share, but at least enough for any kernel."""
+        """Return a worker's memory limit: an equal share, but at least enough for any kernel."""
         return max(_LEAST_LIMIT_BYTES, int(self.free_bytes * _SHARED_OUT) // jobs)
 
 
@@ -418,8 +418,8 @@ def find_capacity(root: Path = Path("/")) -> Capacity:
 def _control_groups(root: Path) -> Iterator[Path]:
     """Yield the folders of this process's control groups, from its own upwards.
 
-    In a container, a group may be mounted in place of the topmost one, so that the folders in its
-    path do not exist; then only the topmost counts.
+    A container may see its own group as the topmost folder. The other folders of the group's path
+    then do not exist, and only the topmost folder counts.
     """
     for line in _text(root / "proc/self/cgroup").splitlines():
         # cgroups(7): hierarchy, controllers of version 1, name
@@ -494,11 +494,11 @@ def find_lines(
     instead of its tables.
 
     Args:
-        kernels: the variants, each with the PTX that ships, by digest.
+        kernels: the variants, each with its shipped PTX by digest.
         setup: the toolchain.
         store: provides the cached digests of files.
-        code: for each variant, the digests of the machine code that ships, by the PTX's digest; if
-            given, the machine code must be equal, too.
+        code: for each variant, the digests of the shipped machine code by PTX digest; if given, the
+            newly compiled machine code must be the same.
         jobs: number of variants compiled at the same time.
         timeout_s: time limit of one variant.
 

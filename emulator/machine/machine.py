@@ -3,10 +3,10 @@
 By default, asynchronous operations complete only when something waits for them (`Policy.eagerness`
 0), so that a missing wait gives wrong numbers. Runs with the same seed are identical.
 
-A deadlock is explained on one screen: the wait of each group of warps. A wait for a semaphore in
-global memory is a loop: Mosaic waits with `atom.cas`, which ends its loop when it finds the value
-it compares with, or with a load whose value the loop compares. The awaited value is only in the
-loop's code; no barrier object has it.
+The message for a deadlock fits on one screen, and shows what each group of warps waits for. To wait
+for a semaphore in global memory, Mosaic polls it in a loop: with `atom.cas`, until the semaphore
+has the compared value, or with a load and a comparison. The awaited value is therefore read from
+the code of the loop.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from pallasc.emulator.tensors.descriptors import OperandError
 
 _GOES_ON = frozenset({"lt", "lo", "ne"})
 _ENDS = frozenset({"ge", "hs", "eq"})
-"""Comparisons of the loaded value with the awaited value."""
+"""Comparisons (loaded value, awaited value) that continue or end the loop."""
 _LEAST_BYTES = 4
 _LOOP = 16
 """Maximum number of instructions from a load to the branch of its loop."""
@@ -64,7 +64,7 @@ _LOOP = 16
 def semaphore_text(warp: Warp, split: Split, wait: MemoryWait) -> str | None:
     """Describe the wait of lanes that poll a semaphore, to follow "waiting for".
 
-    None if they read other memory, or if the awaited value cannot be found in the code.
+    Returns None if they read other memory, or if the code does not show the awaited value.
     """
     if not wait.words:
         return None
@@ -77,7 +77,7 @@ def semaphore_text(warp: Warp, split: Split, wait: MemoryWait) -> str | None:
     number = int(word.numbers.flat[0])
     held = int(word.held.flat[0])
     name = _name(warp, word.region, number * word.view.itemsize, word.view.itemsize)
-    return f"a semaphore to reach {expected}, which is {held} ({name})"
+    return f"a semaphore ({name}, now {held}) to reach {expected}"
 
 
 def _expected(warp: Warp, split: Split, place: int) -> int | None:
@@ -115,7 +115,7 @@ def _value(warp: Warp, split: Split, operand: Operand) -> int | None:
 
 
 def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
-    """Return the name of a word of an array; arrays that only the kernel has are its semaphores."""
+    """Return the name of a word of an array; scratch arrays are the kernel's semaphores."""
     if not region.is_scratch:
         return f"word {offset // width} of {region.label or 'global memory'}"
     memory: GlobalMemory = warp.block.machine.memory
@@ -127,8 +127,8 @@ def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
 
 
 _SMALLER_GRID = (
-    "Blocks that wait for each other must all run at once. Launch no more than fit, and let each "
-    "of them loop over its part of the work."
+    "Blocks that wait for each other must all run at once. Launch at most as many blocks as fit, "
+    "and let each block loop over its part of the work."
 )
 _MOST_GROUPS = 8
 _MOST_NAMED = 3
@@ -182,7 +182,7 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
     groups: dict[tuple[int, str], _Group] = {}
     for warp, split in _in_order(clusters):
         reason, place = _reason(warp, split), _place(split)
-        # Lanes that wait for other lanes of their warp only follow from those lanes' waits.
+        # A wait for other lanes of the same warp is only a result of those lanes' waits.
         follows = isinstance(split.waits, LanesWait) and len(warp.splits) > 1
         (others if follows else waiting).append((warp, place, reason))
         group = groups.setdefault(
@@ -205,7 +205,7 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
 
 
 def _crowd(clusters: Sequence[Cluster]) -> str:
-    """Return that blocks cannot start because the GPU is full, "" if all have started."""
+    """Describe the blocks that cannot start because the GPU is full, "" if all have started."""
     launches = [cluster.launch for cluster in clusters]
     launch: Launch | None = next((each for each in launches if each.left), None)
     if launch is None:
@@ -243,8 +243,8 @@ def _parted(warp: Warp) -> Fault:
 def _in_order(clusters: Sequence[Cluster]) -> list[tuple[Warp, Split]]:
     """Return all waits, starting with those that cannot be a consequence of the others.
 
-    An infinite loop waits for nothing. In a cluster in which no warp polls memory, a wait for an
-    mbarrier is not caused by a semaphore; in others it may be.
+    Infinite loops come first, since they wait for nothing. A wait for an mbarrier may be caused by
+    a wait for a semaphore, but only if a warp of the cluster polls memory.
     """
     found = []
     for cluster in clusters:
@@ -270,7 +270,7 @@ def _reason(warp: Warp, split: Split) -> str:
 
 
 def _place(split: Split) -> int:
-    """Return the place of a wait: the load, if lanes are in a loop around one."""
+    """Return the place of a wait; for a polling loop, the place of its load."""
     waits = split.waits
     return waits.place if isinstance(waits, MemoryWait) and not split.stuck else split.place
 
@@ -356,10 +356,10 @@ def _arrivals(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) ->
     return f"arrivals missing: {missing}; all {len(others)} other warps are waiting, too"
 
 
-_TURN = 20_000  # instructions that a warp runs before the next one's turn
-_IDLE_TURNS = 200  # turns that only reread unchanged memory: the warp is spinning
-_STILL_TURNS = 8  # turns of all warps without any change: blocks that wait for room get it
-_MULTIPROCESSORS = 148  # of a GPU whose model is unknown; each has room for:
+_TURN = 20_000  # instructions that a warp runs before the next warp's turn
+_IDLE_TURNS = 200  # after this many turns that only reread memory, a warp is spinning
+_STILL_TURNS = 8  # after this many turns without a change, more blocks may start
+_MULTIPROCESSORS = 148  # of an unknown GPU model; limits of each:
 _MOST_BLOCKS = 32
 _MOST_THREADS = 2048
 _SHARED_BYTES = 228 * 1024
@@ -374,12 +374,12 @@ class Policy:
         seed: the seed of random orders.
         eagerness: the probability, at each turn, that an asynchronous operation completes although
             nothing waits for it: 0 delays all operations, 1 completes them immediately.
-        turn: the maximum number of instructions that a warp runs before the next one's turn.
+        turn: the maximum number of instructions that a warp runs before the next warp's turn.
         shuffle: if True, warps take turns in random order, for a random number of instructions, and
             clusters start in random order instead of grid order.
         seconds: time limit of the emulation, for all launches together.
-        busy: if True, other kernels fill the rest of the GPU, so that a cluster gets the work of
-            others by `clusterlaunchcontrol` even if the GPU has room for them.
+        busy: if True, other kernels fill the rest of the GPU, so that
+            `clusterlaunchcontrol` can cancel clusters even if the GPU has room for them.
     """
 
     seed: int = 0
@@ -394,8 +394,8 @@ class Policy:
 class Launch:
     """A kernel on a device: its program, sizes and parameters, and the digest of its cubin.
 
-    `room` is the number of clusters that the GPU holds at once, None if the model is unknown, and
-    `capacity` explains it. `registers` is the initial number per thread, 0 if unknown.
+    `room` is the number of clusters that the GPU holds at once, None if the model is unknown;
+    `capacity` explains this limit. `registers` is the initial number per thread, 0 if unknown.
     """
 
     program: Any  # a `Program` of `emulator/program.py`, which imports this module
@@ -408,7 +408,7 @@ class Launch:
     started: int = 0
     cancelled: int = 0
     cubin: str = ""
-    order: Sequence[int] = ()  # of its clusters; () for grid order
+    order: Sequence[int] = ()  # start order of clusters; () for grid order
     room: int | None = None
     capacity: str = ""
     registers: int = 0
@@ -450,7 +450,7 @@ class Launch:
         return max(1, _MULTIPROCESSORS * max(fitting, 1) // (x * y * z))
 
     def cancel(self, *, is_busy: bool = False) -> Dim3 | None:
-        """Give away the work of the last cluster that waits for room; None if there is none."""
+        """Cancel the last waiting cluster and return its first block; None if none waits."""
         last = self.clusters() - self.cancelled - 1
         if last < max(self.started, 0 if is_busy else self.resident):
             return None
@@ -480,8 +480,8 @@ class Launch:
 class Machine:
     """Devices that share an address space, and the kernels that run on them.
 
-    `deadline` is the time limit on the monotonic clock. `fetched` counts the bytes that bulk and
-    tensor copies and prefetches of each block request from global memory, by device and block.
+    `deadline` is the time limit on the monotonic clock. `fetched` counts, by device and block,
+    the bytes that bulk copies, tensor copies, and prefetches request from global memory.
     `poison` is the initial value of each byte of shared and tensor memory.
     """
 
@@ -526,7 +526,7 @@ class Machine:
         Raises:
             Fault: a kernel executed an invalid operation.
             Deadlock: no kernel can make progress.
-            EmulationTimeout: the time limit is over.
+            EmulationTimeout: time limit exceeded.
         """
         self.launches = list(launches)
         self.clusters = []
@@ -549,7 +549,7 @@ class Machine:
     ) -> None:
         """Issue an asynchronous operation, and complete it at once or put it into a queue.
 
-        Without a queue, it is one that is waited for only through its barrier.
+        If `queue` is None, the operation is waited for only through its barrier.
         """
         self.observer.issued(w, place, operation)
         if self.policy.eagerness >= 1:
@@ -586,7 +586,7 @@ class Machine:
         return True
 
     def _start_more(self) -> bool:
-        """Start up to as many more clusters as are waiting: these may wait for the new ones."""
+        """Start up to as many clusters as are running; a running cluster may wait for a new one."""
         running = [cluster.launch for cluster in self.clusters]
         started = False
         for launch in self.launches:
@@ -602,7 +602,7 @@ class Machine:
         for warp in self._order():
             ran = self._run(warp) or ran
             if self.deadline is not None and time.monotonic() > self.deadline:
-                raise EmulationTimeout("the time limit of the emulation is over")
+                raise EmulationTimeout("the emulation exceeded its time limit")
         self.still = self.still + 1 if self.progress == before else 0
         if self.still == _STILL_TURNS:
             self.still = 0
@@ -618,7 +618,7 @@ class Machine:
     def _look(self) -> bool:
         """Make every warp recheck its wait; return True if that changed anything.
 
-        A loop may read more than the words that its warp was parked on.
+        A parked warp does not wake up if its loop reads other words and these change.
         """
         for cluster in self.clusters:
             for warp in cluster.warps:

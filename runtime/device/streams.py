@@ -1,8 +1,8 @@
 """Streams, the order of work in them, and memory in stream order.
 
 Uses of a block of memory are recorded as events, not as streams: a stream may be destroyed before
-its work is waited for, and a new one may get its handle. Streams are distinguished by the driver's
-stream IDs, which are never reused.
+another stream waits for its work, and a new stream may get the same handle. Streams are identified
+by the driver's stream IDs, which are never reused.
 
 Constants are never freed: a captured graph may still read them after the kernel is gone.
 """
@@ -36,7 +36,7 @@ LEGACY_STREAM = 1
 """The other handle of the context's default stream: `CU_STREAM_LEGACY`."""
 
 PRIMARY_CONTEXT = (
-    "Kernels run in the primary context of a GPU, that of torch, cupy and JAX: use that."
+    "Kernels run in a GPU's primary context, like torch, cupy and JAX: use that context."
 )
 """Remedy if something belongs to another context."""
 
@@ -58,13 +58,13 @@ def stream_handle(stream: Any) -> int:
     if type(handle) is not int or not 0 <= handle <= _MOST:
         raise ArgumentError(
             f"stream must be a CUDA stream, not {stream!r}.",
-            hint="Pass a stream of torch or cupy, what has __cuda_stream__, or a handle as an int.",
+            hint="Pass a torch or cupy stream, an object with __cuda_stream__, or an int handle.",
         )
     return handle
 
 
 def _handle_of(stream: Any) -> Any:
-    for attribute in ("cuda_stream", "ptr"):  # first: torch's __cuda_stream__ takes a launch's time
+    for attribute in ("cuda_stream", "ptr"):  # torch's __cuda_stream__ is slow
         value = getattr(stream, attribute, None)
         if value is not None:
             return value
@@ -89,13 +89,13 @@ def check_stream(stream: int, device: Device) -> None:
     with active(device) as driver:
         what = f"stream {stream:#x} cannot be used on {device}"
         context = driver.call("cuStreamGetCtx", driver.bindings.CUstream(stream), what=what)
-    if isinstance(context, tuple):  # with the green context, from CUDA 12.5 on
+    if isinstance(context, tuple):  # from CUDA 12.5 on: (context, green context)
         context = context[0]
     if int(context) != int(device.context):
         is_here = _context_device(driver, context) == device.ordinal
         raise ArgumentError(
             f"stream {stream:#x} belongs to a different {'context' if is_here else 'device'} "
-            f"from the arrays, which lie on {device}.",
+            f"than the arrays, which are on {device}.",
             hint=PRIMARY_CONTEXT if is_here else "Pass a stream of that device, or none.",
         )
 
@@ -121,7 +121,7 @@ def own_stream(device: Device) -> int:
         with state.lock, active(device) as driver, outside_captures(driver):
             stream = state.streams.get(device.ordinal)
             if stream is None:
-                what = f"a stream of {device} cannot be made"
+                what = f"a stream of {device} cannot be created"
                 stream = int(driver.call("cuStreamCreate", _NON_BLOCKING, what=what))
                 state.streams[device.ordinal] = stream
     return stream
@@ -143,11 +143,11 @@ def across_contexts(device: Device, stream: int) -> Iterator[None]:
     """Order a default stream of a device's context with the current context's default stream.
 
     Work enqueued in the device's stream within the block runs after the work enqueued so far in the
-    current context's stream, and before its later work. Both streams have the same handle, since
-    each context has a separate default stream.
+    current context's stream, and before later work in that stream. Both streams have the same
+    handle, since each context has a separate default stream.
 
     Raises:
-        DriverError: the driver cannot.
+        DriverError: the driver failed.
     """
     driver = open_driver()
     handle = driver.bindings.CUstream(stream)
@@ -218,20 +218,20 @@ def number_of(device: Device, stream: int) -> int:
 
 
 def record(device: Device, stream: int, number: int | None = None) -> Moment | None:
-    """Return the moment of the work enqueued so far in a stream, None if it is being captured.
+    """Return the moment of the work enqueued so far in a stream; None during a capture.
 
-    While a stream is captured, it holds no work.
+    Captured work belongs to a graph, and does not run in the stream.
 
     Args:
         device: the stream's device.
-        stream: its handle.
-        number: its ID, if known.
+        stream: the stream's handle.
+        number: the stream's ID, if known.
 
     Raises:
         DriverError: the stream does not exist.
     """
     with active(device) as driver:
-        what = "work in a stream cannot be noted"
+        what = "stream work cannot be recorded"
         if stream >= 2 and int(driver.call("cuStreamIsCapturing", stream, what=what)):
             return None
         number = number_of(device, stream) if number is None else number
@@ -249,7 +249,7 @@ def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -
     """Make a stream wait for moments of other streams.
 
     Raises:
-        ArgumentError: it is being captured, and work that it has to wait for has not finished.
+        ArgumentError: the stream is being captured, and a moment's work has not finished.
         DriverError: the stream does not exist.
     """
     if not moments:
@@ -259,8 +259,8 @@ def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -
         what = f"stream {stream:#x} cannot wait"
         if stream >= 2 and int(driver.call("cuStreamIsCapturing", handle, what=what)):
             raise ArgumentError(
-                f"an array is still used in another stream, and stream {stream:#x} is being "
-                "captured and cannot wait for that.",
+                f"an array is still used in another stream, but stream {stream:#x} is being "
+                "captured and cannot wait for that use.",
                 hint="Synchronize before the capture, or use one stream for all arrays.",
             )
         for moment in moments:
@@ -268,7 +268,7 @@ def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -
 
 
 def _unfinished(moments: Sequence[Moment]) -> list[Moment]:
-    """Return those moments of one device whose work may not have finished."""
+    """Return the moments whose work may not have finished; all are of one device."""
     with active(moments[0].device) as driver, outside_captures(driver):
         ask = driver.bindings.cuEventQuery
         return [moment for moment in moments if int(ask(moment.event)[0]) != _SUCCESS]
@@ -326,11 +326,11 @@ class Uses:
 
 
 def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
-    """Return one of our streams, made to wait for the uses of memory and for the default stream."""
+    """Return pallasc's stream after making it wait for the uses and for the default stream."""
     stream = own_stream(device)
     wait_for_moments(device, stream, uses.before(None, writes=writes))
-    # Other libraries may use memory in the default stream, which cannot be used while a stream that
-    # it waits for is being captured. In that case all of its work was enqueued before the capture.
+    # Other libraries may use memory in the default stream. It cannot be used while a stream that it
+    # waits for is being captured, but then all of its work was enqueued before the capture.
     with active(device) as driver, outside_captures(driver):
         is_blocked = is_legacy_blocked(driver)
     moment = None if is_blocked else record(device, 0)
@@ -346,7 +346,7 @@ class Order:
         name: the kernel.
         device: the GPU it runs on.
         stream: the launch's stream.
-        others: streams that arrays come from; they and the launch's stream wait for each other.
+        others: the arrays' own streams; they and the launch's stream wait for each other.
         uses: for each array that tracks its uses: the uses, and whether the launch writes it.
         is_given: the caller specified the stream.
     """
@@ -369,19 +369,19 @@ class Order:
         """Make the stream wait for the work that produced the arrays.
 
         Raises:
-            ArgumentError: it is being captured, and cannot wait.
+            ArgumentError: the stream is being captured and cannot wait.
         """
         moments = self._unfinished()
         if not moments and not self._others:
             return
         if is_capturing(self._device, self._stream):
             if self._is_given:
-                self._others, self._uses = [], []  # the caller orders what a graph does not see
+                self._others, self._uses = [], []  # the caller must order other work
             elif self._others:
                 raise ArgumentError(
-                    f"{self._name}: an array belongs to stream {self._others[0]:#x}, and the "
-                    f"launch to stream {self._stream:#x}, which is being captured and cannot wait "
-                    "for it.",
+                    f"{self._name}: an array belongs to stream {self._others[0]:#x}, but the "
+                    f"launch is in stream {self._stream:#x}, which is being captured and cannot "
+                    "wait for other streams.",
                     hint="Use one stream for all arrays, or pass stream=.",
                 )
         for other in self._others:
@@ -404,12 +404,12 @@ class Order:
         """Make the other streams wait for the launch, and record it in the uses of its arrays.
 
         Raises:
-            DriverError: the driver cannot.
+            DriverError: the driver failed.
         """
         for other in self._others:
             wait_for(self._device, other, self._stream)
         moment = record(self._device, self._stream, self._number) if self._uses else None
-        if moment is not None:  # else a graph does the work, whenever it is launched
+        if moment is not None:  # None: the launch was captured into a graph
             for memory, writes in self._uses:
                 memory.note(moment, writes=writes)
 
@@ -439,7 +439,7 @@ def upload(device: Device, digest: str, data: bytes, what: str) -> int:
     """Return the address of a device's only copy of these bytes, copying them on first use.
 
     Raises:
-        OutOfMemoryError: there is no room for them.
+        OutOfMemoryError: there is not enough device memory.
         DriverError: the copy fails.
     """
     key = (device.ordinal, digest)
@@ -469,12 +469,12 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
     """Provide device memory for the work enqueued in a stream within the `with` block.
 
     Raises:
-        OutOfMemoryError: there is not enough.
+        OutOfMemoryError: there is not enough device memory.
     """
     if not device.has_pools and is_capturing(device, stream):
         raise DeviceError(
             f"{what}; {device} has no memory pools, and stream {stream:#x} is being captured.",
-            hint="Pass arrays of torch or cupy, which allocate temporaries themselves.",
+            hint="Pass torch or cupy arrays: these libraries allocate the temporaries.",
         )
     with active(device) as driver:
         if device.has_pools:
@@ -488,7 +488,7 @@ def temporary(device: Device, size_bytes: int, stream: int, what: str) -> Iterat
         with active(device):
             if device.has_pools:
                 driver.bindings.cuMemFreeAsync(address, stream)
-            else:  # some virtual GPUs: nothing is freed in stream order
+            else:  # some virtual GPUs cannot free memory in stream order
                 with outside_captures(driver):
                     driver.bindings.cuStreamSynchronize(stream)
                     driver.bindings.cuMemFree(address)

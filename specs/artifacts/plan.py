@@ -3,23 +3,23 @@
 A plan is an ordered list of steps over numbered buffers. Offsets and sizes are in bytes. It does
 not depend on JAX or XLA.
 
-Its JSON form, schema 1, is an object with the fields of `LaunchPlan`; each data class in it is an
-object with its fields, and every step and parameter also has its `kind`. These are omitted if they
-are empty, 0, or None:
+Its JSON form, schema 1, is an object with the fields of `LaunchPlan`. Nested data classes are
+objects with their fields; steps and parameters also have a `kind`. Some fields are omitted:
 
-* `mesh`, if one device runs the plan alone; with a mesh, a launch can have a `peer_table`, a
-  parameter the kind "peers", and a tensor map `peers`
+* `mesh`, if the plan runs on a single device
+* `peer_table` of a launch and `peers` of a tensor map, if they are None; these fields, and
+  parameters of kind "peers", occur only with a mesh
 * `parameters`, if the arrays determine the order of the function's parameters
 * `profiles`, if no kernel is profiled
 * `layout` of an array that is row-major
 * `size` of a pointer whose array extends to the end of the buffer
 
-`broken_rule` has the driver's rules for tensor maps, checked when plans are built and when they are
-loaded. Rules of `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Management"): rank 1
-to 5, byte strides divisible by 16 and below 2^40, sizes at most 2^32, box at most 256 in each
-dimension, the inner box a multiple of 16 bytes and not longer than the swizzle, element strides 1
-to 8. Rules of `cuTensorMapEncodeIm2col`: rank 3 to 5, bounds of 16, 8 or 5 bits, at most 256
-channels and 1024 pixels.
+`broken_rule` checks the driver's rules for tensor maps when plans are built or loaded. Rules of
+`cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Management"): rank 1 to 5, byte
+strides divisible by 16 and below 2^40, sizes at most 2^32, box at most 256 in each dimension, the
+inner box a multiple of 16 bytes and not longer than the swizzle, element strides 1 to 8. Rules of
+`cuTensorMapEncodeIm2col`: rank 3 to 5, bounds of 16, 8 or 5 bits, at most 256 channels and 1024
+pixels.
 """
 
 import math
@@ -41,13 +41,13 @@ PEER_HEAD_WORDS = 4
 """Words in a table of peers before its addresses."""
 
 MULTICAST = -1
-"""Replaces a rank if a tensor map covers the multicast address."""
+"""Stands for the multicast address in place of a rank in `TensorMap.peers`."""
 
 PROFILE_HEAD_WORDS = 3
 """Words in a trace before its events."""
 
 PROFILE_EXIT = 1 << 31
-"""Bit of an event in a trace that is set at the end of a region."""
+"""Bit that is set in a trace's event if the event ends a region."""
 
 _LEFT_OUT = {"mesh", "parameters", "profiles", "layout", "size", "peers", "peer_table"}
 """Fields that are omitted if they have their default."""
@@ -57,8 +57,8 @@ _LEFT_OUT = {"mesh", "parameters", "profiles", "layout", "size", "peers", "peer_
 class Buffer:
     """One allocation on the device.
 
-    `role` determines who provides it: the caller (`input`, `output`), the artifact (`constant`, its
-    bytes under `digest`), or the runtime (`temporary`).
+    `role` determines who provides it: the caller (`input`, `output`), the artifact (`constant`; the
+    bytes have the digest `digest`), or the runtime (`temporary`).
     """
 
     role: Role
@@ -131,11 +131,11 @@ class Fill:
     width: Literal[1, 4] = 1
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the bytes that it uses."""
+        """Yield the bytes that the step uses."""
         yield Access(self.buffer, self.offset, self.size, True)
 
     def broken_rule(self) -> str | None:
-        """Return the rule that it breaks, None if it breaks none."""
+        """Return the rule that the step breaks, or None."""
         if self.size % self.width or self.value >> 8 * self.width:
             return f"fills {self.size} bytes with {self.value:#x}"
         return None
@@ -145,18 +145,18 @@ class Fill:
         return f"fill {self.size} bytes of {place_text(self.buffer, self.offset)} with {value}"
 
     def run(self, memory: StepMemory) -> None:
-        """Run it on the host."""
+        """Run the step on the host."""
         value = self.value.to_bytes(self.width, "little")
         memory.write(self.buffer, self.offset, value * (self.size // self.width))
 
     def driver_call(self, addresses: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-        """Return the driver function that runs it, and its arguments before the stream."""
+        """Return the driver function for the step, and its arguments before the stream."""
         function = "cuMemsetD8Async" if self.width == 1 else "cuMemsetD32Async"
         target = addresses[self.buffer] + self.offset
         return function, (target, self.value, self.size // self.width)
 
     def flat_fields(self) -> dict[str, int]:
-        """Return its fields of `struct flat_step`; the others are 0."""
+        """Return the step's fields of `struct flat_step`; other fields are 0."""
         return {
             "target": self.buffer,
             "width": self.width,
@@ -177,7 +177,7 @@ class Copy:
     size: int
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the bytes that it uses."""
+        """Yield the bytes that the step uses."""
         yield Access(self.source, self.source_offset, self.size, False)
         yield Access(self.target, self.target_offset, self.size, True)
 
@@ -187,18 +187,18 @@ class Copy:
         return f"copy {self.size} bytes of {source} to {target}"
 
     def run(self, memory: StepMemory) -> None:
-        """Run it on the host."""
+        """Run the step on the host."""
         data = memory.read(self.source, self.source_offset, self.size)
         memory.write(self.target, self.target_offset, data)
 
     def driver_call(self, addresses: Sequence[int]) -> tuple[str, tuple[int, ...]]:
-        """Return the driver function that runs it, and its arguments before the stream."""
+        """Return the driver function for the step, and its arguments before the stream."""
         target = addresses[self.target] + self.target_offset
         source = addresses[self.source] + self.source_offset
         return "cuMemcpyDtoDAsync", (target, source, self.size)
 
     def flat_fields(self) -> dict[str, int]:
-        """Return its fields of `struct flat_step`; the others are 0."""
+        """Return the step's fields of `struct flat_step`; other fields are 0."""
         return asdict(self)
 
 
@@ -222,9 +222,9 @@ class TensorMap:
 
     Dimensions are minor first, as the driver expects; `strides` are in bytes and omit the minor
     dimension. `dtype` is a `CUtensorMapDataType` in lower case ("float16"). `interleave`,
-    `swizzle`, and `l2_promotion` are in bytes (0 is none). With several devices, `peers` has for
-    each rank the rank whose buffer is used, or -1 for its multicast address; None is the device's
-    own buffer.
+    `swizzle`, and `l2_promotion` are in bytes (0 is none). With several devices, `peers` lists for
+    each rank the rank whose buffer the map covers, or -1 for the buffer's multicast address; if it
+    is None, each device uses its own buffer.
     """
 
     buffer: int
@@ -275,13 +275,13 @@ class Peers:
 class PeerTable:
     """The table through which a kernel on several devices finds the memory of its peers.
 
-    The launcher writes the table, an array of 64-bit words. `rank` is the number of a device in the
-    mesh, row-major.
+    The launcher writes the table, an array of 64-bit words. Ranks number the devices of the mesh in
+    row-major order.
 
     ========================== ===================================================================
     word                       holds
     ========================== ===================================================================
-    0                          the rank of the device that the table is for
+    0                          the rank of the device that reads the table
     1, 2, 3                    not read by kernels
     4 + ranks * a + r          the address of array `a` on rank `r`
     4 + ranks * arrays + a     the multicast address of array `a`, 0 if it has none
@@ -290,8 +290,8 @@ class PeerTable:
     Attributes:
         ranks: number of devices.
         arrays: the arrays in table order, each a buffer and a byte offset.
-        symmetric: numbers of the arrays that must be in memory that all devices can reach, at the
-            same offset in an allocation made by each device; empty if any memory of a peer works.
+        symmetric: indices of the arrays that need symmetric memory: reachable by all devices, at
+            the same offset in each device's allocation. Other arrays can be anywhere on a peer.
         multicast: True if the kernel reads or writes multicast addresses (`multimem`), so that the
             devices must share a multicast object.
         barrier: True if the devices must wait for each other before they launch.
@@ -334,7 +334,7 @@ class Launch:
     peer_table: PeerTable | None = None
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the bytes that its parameters and its table of peers name."""
+        """Yield the memory to which its parameters and its peer table refer."""
         for parameter in self.parameters:
             if isinstance(parameter, Pointer):
                 yield Access(parameter.buffer, parameter.offset, parameter.size, None)
@@ -365,9 +365,9 @@ class StepKind(NamedTuple):
     """A kind of step, and who executes it.
 
     Attributes:
-        step: its class, which describes it to everything else: flat plans, texts, pictures, and
-            for all but launches also execution through cuda-python and on the host.
-        plural: its name for several.
+        step: its class, with the methods for flat plans, texts, and pictures. All classes except
+            `Launch` also have methods for execution through cuda-python and on the host.
+        plural: plural of its name.
         driver: the driver functions that the C library and cuda-python call.
         emulator: how `pallasc.emulate` executes it.
     """
@@ -385,10 +385,10 @@ STEP_KINDS = {
     "copy": StepKind(Copy, "copies", ("cuMemcpyDtoDAsync",), "copies on the host"),
     "launch": StepKind(Launch, "launches", ("cuLaunchKernelEx",), "runs the PTX of the kernel"),
 }
-"""All kinds of steps by name; the order is that of their numbers in flat plans."""
+"""All kinds of steps by name, in the order of their numbers in flat plans."""
 
 FLAT_VERSION = 1
-"""Version of flat plans. A new kind of step raises it, here and in `runtime/native/flat_plan.h`."""
+"""Version of flat plans; increase it here and in `runtime/native/flat_plan.h` for a new kind."""
 
 
 def kind_of(step: Step) -> str:
@@ -407,17 +407,17 @@ class Profile:
     word   holds
     ====== ==========================================================================
     0      lower half of the global timer at the start of the kernel, nanoseconds
-    1      the multiprocessor that it ran on
-    2      number of words used after this one
-    3 …    pairs of words: the region, with the highest bit set at its end, then the
+    1      the multiprocessor that ran the block
+    2      number of used words that follow
+    3 …    pairs of words: index of the region (highest bit set when it ends), then
            lower half of the multiprocessor's clock, in cycles
     ====== ==========================================================================
 
-    A buffer has the traces of block 0, block 1, and so on; in the order of blocks, x is slowest.
+    A buffer has the traces of block 0, block 1, and so on; x varies slowest in block numbers.
 
     Attributes:
         launch: number of the launch among the plan's launches.
-        buffer: a temporary that is used for nothing else.
+        buffer: a temporary that only the traces use.
         words: 32-bit words per trace.
         traces: traces per block.
         names: names of the regions by number.
@@ -435,10 +435,10 @@ class LaunchPlan:
     """Buffers, signature, and steps of a compiled function.
 
     `input_tree` and `output_tree` are pytrees as JSON: a list or object whose leaves are indices
-    into `inputs` or `outputs`, or None if the caller passes or gets None. `mesh` has the axes and
-    sizes of the devices that run the plan together, each on its own buffers. `parameters` has the
-    names in `input_tree` in the order of the function's signature. It is empty if the arrays
-    determine the order: if no name without arrays precedes a name with arrays.
+    into `inputs` or `outputs`, or None where the caller passes or gets None. `mesh` has the axes
+    and sizes of the devices that run the plan together, each on its own buffers. `parameters` has
+    the names in `input_tree` in the order of the function's signature, but is empty if the arrays
+    already determine this order: if no name without arrays precedes a name with arrays.
     """
 
     buffers: tuple[Buffer, ...]
@@ -512,7 +512,7 @@ def check_ranges(plan: LaunchPlan) -> None:
     """Check that every reference in the plan is inside an existing buffer.
 
     Raises:
-        CorruptError: one is not, or sizes contradict each other.
+        CorruptError: a reference is not, or sizes contradict each other.
     """
     for what, buffer, offset, size in _references(plan):
         if not 0 <= buffer < len(plan.buffers):
@@ -554,17 +554,17 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
 def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
     table = launch.peer_table
     if table is not None and table.ranks != devices:
-        yield f"a table of {table.ranks} peers for {devices} devices"
+        yield f"a peer table has {table.ranks} ranks for a mesh of {devices}"
     if table is not None and any(not 0 <= n < len(table.arrays) for n in table.symmetric):
-        yield f"a table of peers with {len(table.arrays)} arrays names {table.symmetric}"
+        yield f"a peer table of {len(table.arrays)} arrays has symmetric arrays {table.symmetric}"
     for parameter in launch.parameters:
         if isinstance(parameter, Peers) and table is None:
-            yield f"{launch.kernel} takes a peer table, which its launch does not describe"
+            yield f"{launch.kernel} takes a peer table, but its launch has none"
         if isinstance(parameter, Bytes):
             last = parameter.size - MAP_BYTES
             are_inside = all(0 <= at <= last for at, _ in parameter.tensor_maps)
             if len(bytes.fromhex(parameter.data)) not in (0, parameter.size) or not are_inside:
-                yield f"step {index} passes {parameter.size} bytes that do not fit together"
+                yield f"step {index} has a parameter that does not fit its {parameter.size} bytes"
             for _, tensor_map in parameter.tensor_maps:
                 if (broken := broken_rule(tensor_map)) is not None:
                     yield f"the driver would refuse a tensor map of {launch.kernel}: {broken}"
@@ -593,13 +593,13 @@ def _broken_profile(profile: Profile, plan: LaunchPlan) -> Iterator[str]:
     if buffer.role != "temporary":
         yield f"a profile is in {buffer.role} buffer {profile.buffer}"
     if not 0 <= profile.launch < count:
-        yield f"a profile is of launch {profile.launch} of {count}"
+        yield f"a profile names launch {profile.launch} of {count}"
     elif profile.words <= PROFILE_HEAD_WORDS or profile.traces < 1:
         yield f"a profile has {words}"
     else:
         blocks = math.prod(plan.launches[profile.launch].grid)
         if buffer.size != 4 * profile.words * profile.traces * blocks:
-            yield f"a profile of {words} takes {buffer.size} bytes"
+            yield f"a profile with {words} has a buffer of {buffer.size} bytes"
 
 
 ELEMENT_BYTES = {
@@ -639,14 +639,14 @@ def _modes(m: TensorMap) -> _Rules:
 def _array_rules(m: TensorMap) -> _Rules:
     rank, step = len(m.dims), 32 if m.interleave == 32 else 16
     yield 1 <= rank <= 5, f"rank {rank} is not in 1 to 5"
-    yield m.offset % step == 0, f"it starts at byte {m.offset}, no multiple of {step}"
+    yield m.offset % step == 0, f"offset {m.offset} is not a multiple of {step}"
     yield len(m.strides) == rank - 1, f"{len(m.strides)} strides for rank {rank}"
     sizes = all(0 < n <= 1 << 32 for n in m.dims)
     yield sizes, f"sizes {m.dims} exceed 2^32 or are zero"
     strides = all(n % step == 0 and 0 <= n < 1 << 40 for n in m.strides)
     yield strides, f"byte strides {m.strides} are not all multiples of {step} below 2^40"
     element_strides = len(m.element_strides) == rank and all(1 <= n <= 8 for n in m.element_strides)
-    yield element_strides, f"element strides {m.element_strides} are not all within 1 to 8"
+    yield element_strides, f"element strides {m.element_strides} are not all in 1 to 8"
 
 
 def _shape_rules(m: TensorMap) -> _Rules:
@@ -655,7 +655,7 @@ def _shape_rules(m: TensorMap) -> _Rules:
 
 def _box_rules(m: TensorMap) -> _Rules:
     yield len(m.box) == len(m.dims), f"box {m.box} for rank {len(m.dims)}"
-    yield all(1 <= n <= 256 for n in m.box), f"box {m.box} is not within 1 to 256"
+    yield all(1 <= n <= 256 for n in m.box), f"box {m.box} is not in 1 to 256"
     inner = m.box[0] * ELEMENT_BYTES[m.dtype]
     yield inner % 16 == 0, f"the inner box of {inner} bytes is not a multiple of 16 bytes"
     fits = not m.swizzle or inner <= m.swizzle
@@ -668,10 +668,10 @@ def _window_rules(m: TensorMap, window: Im2col) -> _Rules:
     most = 1 << (16 // spatial - 1)
     bounds = [*window["lower"], *window["upper"]]
     within = len(bounds) == 2 * spatial and all(-most <= n < most for n in bounds)
-    yield within, f"window bounds {bounds} are not all within {-most} to {most - 1}"
+    yield within, f"window bounds {bounds} are not all in {-most} to {most - 1}"
     channels, pixels = window["channels_per_pixel"], window["pixels_per_column"]
-    yield 1 <= channels <= 256, f"{channels} channels a pixel are not within 1 to 256"
-    yield 1 <= pixels <= 1024, f"{pixels} pixels a column are not within 1 to 1024"
+    yield 1 <= channels <= 256, f"{channels} channels/pixel is not in 1 to 256"
+    yield 1 <= pixels <= 1024, f"{pixels} pixels/column is not in 1 to 1024"
     inner = channels * ELEMENT_BYTES[m.dtype]
     fits = not m.swizzle or inner <= m.swizzle
-    yield fits, f"{inner} bytes of channels are longer than the swizzle of {m.swizzle}"
+    yield fits, f"{inner} bytes of channels exceed the swizzle of {m.swizzle}"

@@ -16,17 +16,18 @@ The writer emits exactly these bytes: UTF-8 YAML, schema 1, kernels and rows sor
     text     = text in double quotes, with YAML escapes for unprintable characters
     digest   = 64 lower-case hexadecimal digits, in double quotes if YAML reads them as a number
 
-* `key` has a value for each parameter of `by`, in order; for a parameter with buckets, the value
-  that names the bucket, or an exact value, which takes precedence
+* `key` has a value for each parameter of `by`, in order. For a parameter with buckets, the value is
+  the bucket's name or an exact value; exact values take precedence
 * `use` has the value of each tuned parameter; a list or a mapping is written as its label
   (`specs/templates.py`)
 * `artifact` is informational: the digest of the measured artifact. A build warns if the variants
-  that the row selects compile to other artifacts. `source` is the origin of a row from elsewhere
+  that the row selects compile to other artifacts. `source` is the origin of a row that `tune pick`
+  did not write
 * the figures are the fields of `specs/tuning.Measured`; unknown figures are omitted
 
-Each row is one line, so that changes are small and easy to review. The file has no checksum, which
-any two branches would both change. The reader accepts any YAML with the same content, with the same
-restrictions as specs.
+Each row is one line, so that changes are small and easy to review. The file has no checksum, since
+every merge of two branches would then conflict. The reader accepts any YAML with the same content,
+with the same restrictions as specs.
 
 `TunedPoints` selects the points of a tuned kernel to build: those that a row uses, and the default.
 For each point of the matrix on each target, the row for its exact key on the target's model
@@ -81,7 +82,7 @@ from pallasc.specs.user_files import read_regular, replace_file
 
 TABLE_SCHEMA = 1
 NOTES = (
-    "# Which variants of tuned kernels are used where; review and commit it.",
+    "# The variants of tuned kernels to use on each GPU; review and commit this file.",
     "# Written by pallasc tune pick; comments are not kept.",
 )
 
@@ -109,11 +110,11 @@ _ANY = text("a name", r"[\s\S]*")
 _DATE = text("a date", r"\d{4}-\d{2}-\d{2}", 'Write it like "2026-11-23".')
 _ROW = Record(
     (
-        Field("gpu", text("the name of a model"), "The model of GPU, like h100-sxm.", True),
+        Field("gpu", text("the name of a model"), "The GPU model, like h100-sxm.", True),
         Field(
             "key",
             ListOf(SCALAR, "values", 0, repeats=True),
-            "A value of each parameter of 'by'.",
+            "A value for each parameter of 'by'.",
             True,
         ),
         Field(
@@ -122,15 +123,15 @@ _ROW = Record(
             "The value of each parameter that is tuned.",
             True,
         ),
-        Field("artifact", text("a digest of 64 hexadecimal digits", DIGEST), "What was measured."),
-        Field("source", text("text"), "Where the row is from."),
+        Field("artifact", text("a digest of 64 hexadecimal digits", DIGEST), "Measured artifact."),
+        Field("source", text("text"), "Origin of the row."),
         Field("us", number(whole=False), "Microseconds."),
         Field("spread_percent", number(whole=False), "Interquartile range."),
         Field("rounds", number(), "Rounds."),
         Field("device", text("text"), "The GPU's name."),
         Field("driver", text("text"), "The driver's version."),
         Field("clock_mhz", number(), "SM clock."),
-        Field("date", _DATE, "When."),
+        Field("date", _DATE, "Date of the measurement."),
     )
 )
 _KERNEL = Record(
@@ -173,20 +174,20 @@ def parse_table(text: str, file: str) -> dict[str, Table]:
     Raises:
         SpecError: the text is not a table, or has two rows for one key.
     """
-    advice = "Take the rows that are right of both sides, and remove the marks."
+    advice = "Keep the correct rows of both sides, and remove the markers."
     check_merged(text, file, "table", advice)
     if not text.strip():
         raise SpecError(
             "the table is empty.",
             location=Location(file),
-            hint="Restore the file, or remove it: there need be no table.",
+            hint="Restore the file, or remove it: a table is optional.",
         )
     document = parse_document(text, file, most_values=_MOST_VALUES)
     data, at = document.data, Place(document.place)
     if isinstance(data, dict) and (schema := data.get("schema", TABLE_SCHEMA)) != TABLE_SCHEMA:
         raise at.child("schema").error(
             f"the table has schema {show(schema)}, and this pallasc reads schema {TABLE_SCHEMA}.",
-            "Install the pallasc that wrote it.",
+            "Install the version of pallasc that wrote it.",
         )
     kernels = _FILE.read(data, at)["kernels"]
     return {name: _table(own, at.below(("kernels", name))) for name, own in kernels.items()}
@@ -211,13 +212,13 @@ def _table(fields: Mapping[str, Any], at: Place) -> Table:
 def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
     if len(fields["key"]) != len(by):
         raise at.child("key").error(
-            f"the key has {_counted(fields['key'], 'value')}, and 'by' has "
+            f"the key has {_counted(fields['key'], 'value')}, but 'by' has "
             f"{_counted(by, 'parameter')}.",
-            "Give a value of each parameter of 'by', in its order.",
+            "Give a value for each parameter of 'by', in the same order.",
         )
     figures = {name: own for name, own in fields.items() if name in Measured.__annotations__}
     if figures and "us" not in figures:
-        raise at.error("the row has figures of a measurement, and no time.", "Add us: <time>.")
+        raise at.error("the row has measurements, but no time.", "Add us: <time>.")
     measured = Measured(**{**figures, "us": float(figures["us"])}) if figures else None
     others = {name: own for name, own in fields.items() if name not in figures}
     return Row(**others, measured=measured, place=at.location)
@@ -241,7 +242,7 @@ def write_table(path: str | os.PathLike[str], tables: Mapping[str, Table]) -> No
     """Write a table in one step, and create its folder if needed.
 
     Raises:
-        SpecError: it cannot be written; the old one remains.
+        SpecError: the table cannot be written; the old file remains.
     """
     replace_file(Path(path), table_text(tables).encode())
 
@@ -281,7 +282,7 @@ Tell = Callable[[str], None]
 
 
 class _TunedPoint(NamedTuple):
-    """A point with what decides whether a row selects it, as text by `typed`.
+    """A point with the values that decide whether a row selects it; `typed` makes them text.
 
     Attributes:
         point: the point.
@@ -312,7 +313,7 @@ class TunedPoints:
     Args:
         specs: all specs of a command.
         all_points: select every point.
-        tell: receives a remark if all points are built for lack of rows.
+        tell: receives a remark if all points are built because there are no rows.
     """
 
     def __init__(self, specs: Iterable[Spec], *, all_points: bool, tell: Tell) -> None:
@@ -396,7 +397,7 @@ def _check_rows(spec: Spec, tune: Tune, points: Sequence[_TunedPoint], rows: Seq
     """Check that rows are for known models, and for points of the spec.
 
     Raises:
-        SpecError: a row is not.
+        SpecError: a row is for another model or point.
     """
     values: dict[str, dict[str, Scalar]] = {}
     uses: dict[str, set[str]] = {}
@@ -416,8 +417,8 @@ def _check_rows(spec: Spec, tune: Tune, points: Sequence[_TunedPoint], rows: Seq
                 raise SpecError(f"no point has {shown}.", hint=hint)
             if key in uses and typed(row.use) not in uses[key]:
                 raise SpecError(
-                    f"no point with {shown} has {use_text(row.use)}: 'exclude' drops it.",
-                    hint="Remove the row, or what excludes its point.",
+                    f"no point with {shown} has {use_text(row.use)}: 'exclude' removes it.",
+                    hint="Remove the row, or change 'exclude'.",
                 )
         except SpecError as error:
             message = f"{spec.name}: {error.message}"
@@ -434,7 +435,7 @@ def _check_values(
         raise SpecError(f"unknown model {show(row.gpu)}.", hint=hint)
     if row.use.keys() != tune.over.keys():
         raise SpecError(
-            f"the row says what to use for {_names(row.use)}, and {_names(tune.over)} are tuned.",
+            f"the row has 'use' for: {_names(row.use)}; tuned parameters: {_names(tune.over)}.",
             hint="Give each parameter of 'over' a value.",
         )
     keys = zip(tune.by, row.key, strict=True)
@@ -466,7 +467,7 @@ class Tables:
         """Return the rows of a kernel, None if its table has none.
 
         Raises:
-            SpecError: the table is wrong, or its parameters differ from the spec's.
+            SpecError: the table is invalid, or has other key parameters than the spec.
         """
         path, shown = _path(spec, tune), table_shown(spec, tune)
         if path not in self._read:
@@ -475,11 +476,11 @@ class Tables:
         table = self._read[path].get(spec.name)
         if table is not None and table.by != tune.by:
             raise SpecError(
-                f"the rows of {spec.name} are by {_names(table.by)}, and its spec says by "
+                f"rows of {spec.name} have by: {_names(table.by)}; its spec has by: "
                 f"{_names(tune.by)}.",
                 location=_first_place(table, shown),
-                hint=f"The spec is at {spec.where('tune', 'by')}. Write the same in both; rows of "
-                "other keys have to be tuned again.",
+                hint=f"The spec is at {spec.where('tune', 'by')}. Make both equal; rows with "
+                "other keys must be tuned again.",
             )
         return table
 
@@ -502,7 +503,7 @@ class Tables:
                 hint=suggestion(others[0], known, otherwise="Tuned kernels"),
             )
         if others:
-            self._tell(f"{shown}: the rows of {_names(others)} are of no kernel of these specs.")
+            self._tell(f"{shown} has rows for kernels that these specs lack: {_names(others)}.")
 
 
 def table_shown(spec: Spec, tune: Tune) -> str:

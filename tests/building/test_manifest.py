@@ -119,7 +119,7 @@ def test_a_changed_source_is_named(tmp_path: Path) -> None:
 
 
 def test_what_depends_on_paths_of_a_machine_stays_there() -> None:
-    outside = "outside of the folder of its spec"
+    outside = "outside the folder of its spec"
     for manifest, why in (
         (Manifest(files={"file:kernel.py": "0", "file:../lib/a.py": "0", "module:x": "0"}), ""),
         (Manifest(opened={"file:tiles.json": "0", "site:x/y.json": "0", "is:site:x": "0"}), ""),

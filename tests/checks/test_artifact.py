@@ -327,8 +327,8 @@ def test_a_bundle_is_executed_without_its_source(checked: Any, checking: Any) ->
     }
     assert found["sound"]["notes"] == ["there is no source, so numbers are not compared"]
     assert re.fullmatch(
-        r"there is no PTX of the kernel \w+: it is a kernel of XLA's, whose PTX is in no bundle; "
-        "name the spec instead",
+        r"there is no PTX of the kernel \w+: it is an XLA kernel, and bundles never contain its "
+        "PTX; name the spec instead",
         found["beside"]["reason"],
     )
 

@@ -178,7 +178,7 @@ def test_a_result_that_is_right_in_the_order_of_the_grid_alone_is_found(checked:
     (finding,) = checked.results["horner_compared"]["findings"]
     assert (finding["rule"], finding["severity"]) == ("depends-on-order", "error")
     assert "128 of 128 elements differ from the reference" in finding["message"]
-    assert "; it is right in schedule 1; " in finding["message"]
+    assert "; it is correct in schedule 1; " in finding["message"]
 
 
 def test_another_rounding_is_a_note(checked: Any) -> None:

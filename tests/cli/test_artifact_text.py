@@ -103,9 +103,8 @@ def test_a_plan_over_devices_has_its_mesh_and_the_table_of_peers() -> None:
     lines = plan_text(LaunchPlan((), (), (), (launch,), [], [], mesh=(("x", 4),))).splitlines()
     assert lines[0] == "mesh: x=4 (4 devices, each with these buffers)"
     assert lines[-2:] == [
-        "      param 1: pointer to the table of peers",
-        "      peers: 14 words for 4 ranks of buffer 0, buffer 1+64; symmetric buffer 1+64; "
-        "multicast",
+        "      param 1: pointer to the peer table",
+        "      peers: 14 words, 4 ranks: buffer 0, buffer 1+64; symmetric buffer 1+64; multicast",
     ]
 
 

@@ -262,7 +262,7 @@ def test_warnings_and_kernels_of_xla_are_told_of_a_compilation_and_of_a_hit(
 
     shown = run("inspect", *arguments[1:])
     assert f"\nwarnings\n  {said}\n" in shown.out
-    assert "kernels    none of Pallas Mosaic GPU, 1 of XLA: " in shown.out
+    assert "kernels    none from Mosaic GPU, 1 from XLA: " in shown.out
     create = ("bundle", "create", *arguments[1:], "-o", tmp_path / "k.pallasc")
     packed = run(*create, "--fail-on-warning", ".")
     assert (packed.code, (tmp_path / "k.pallasc").exists()) == (1, False)

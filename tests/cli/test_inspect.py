@@ -38,7 +38,7 @@ def test_the_summary_names_target_arrays_launches_and_resources(inspect: Any) ->
     assert lines[6].startswith("outputs    ")
     assert lines[7] == "buffers    2 inputs, 1 output; 50,331,648 bytes"
     assert lines[8] == "steps      1 launch"
-    assert lines[9] == "kernels    1 of Pallas Mosaic GPU"
+    assert lines[9] == "kernels    1 from Mosaic GPU"
     assert re.fullmatch(r"  \w+ grid=\(2048,1,1\) block=\(128,1,1\) smem=\d+", lines[11])
     assert lines[12] == "resources"
     assert len(lines) == 15
@@ -52,7 +52,7 @@ def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: Any) -> N
     assert empty == ""
     assert lines[0].startswith("launch 0: ")
     assert lines[1] == "  grid          2,048 blocks of 128 threads"
-    occupancy = r"  occupancy     \d+ blocks, \d+ of 64 warps an SM; limited by \w+"
+    occupancy = r"  occupancy     \d+ blocks, \d+ of 64 warps/SM; limited by \w+"
     assert re.fullmatch(occupancy, lines[2])
     assert re.fullmatch(r"  waves         \d[\d.]*", lines[3])
     assert lines[4] == "  global memory 33.55 MB loaded, 16.78 MB stored"

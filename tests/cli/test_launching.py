@@ -59,7 +59,7 @@ def test_a_kernel_without_a_fitting_variant_is_refused_with_reasons(made: Any) -
         "kernels.yaml:4:5: no variant of f fits GPU 0 (NVIDIA H200 141GB HBM3e, sm_90):\n"
         "  f@a100-sxm: sm_80 runs on sm_80 and newer ones of its family, and this GPU is sm_90\n"
         "  f@b200: sm_100a runs on exactly sm_100, and this GPU is sm_90\n"
-        "  Compile for it: --target h200."
+        "  Compile for this GPU: --target h200."
     )
     assert caught.value.exit_code == 4
 
@@ -67,9 +67,9 @@ def test_a_kernel_without_a_fitting_variant_is_refused_with_reasons(made: Any) -
 @pytest.mark.parametrize(
     ("major", "minor", "hint"),
     [
-        (9, 0, "Compile for it: --target sm_90a."),
-        (12, 1, "Compile for it: --target sm_121a."),
-        (8, 6, "Compile for it: --target sm_86."),
+        (9, 0, "Compile for this GPU: --target sm_90a."),
+        (12, 1, "Compile for this GPU: --target sm_121a."),
+        (8, 6, "Compile for this GPU: --target sm_86."),
         (8, 8, None),
         (7, 5, None),
     ],

@@ -97,7 +97,7 @@ def test_a_kernel_that_wrote_too_much_needs_more_space(used: int) -> None:
     data = struct.pack("<3I", 0, 0, used).ljust(64, b"\0") + IDLE
     with pytest.raises(SpecError, match="room for 13") as caught:
         decode_profile(PROFILE, 1, data)
-    assert caught.value.hint == "Give it a larger profile_space."
+    assert caught.value.hint == "Give the kernel a larger profile_space."
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_inspect_shows_the_place_of_a_profile_and_what_tracing_printed_of_a_hit(
 ) -> None:
     text = run("inspect", *kernels.arguments, "-k", "profiled", "--plan").out
     assert text.splitlines()[-1] == (
-        "profile of launch 0, body_mosaic_gpu_kernel: buffer 3, 1 traces of 32 words a block, "
+        "profile of launch 0, body_mosaic_gpu_kernel: buffer 3, 1 traces/block of 32 words, "
         "regions Init, load, store"
     )
     result = run("inspect", *kernels.arguments, "--debug-output", "-k", "printing")

@@ -42,7 +42,7 @@ def test_what_is_compiled_is_sent_except_for_what_depends_on_the_machine(
     assert totals.endswith(": 1 lowered, 2 compiled")  # the third is as the first
     assert (
         "warning: there@h100-sxm is not sent to the remote store: it tests for /data/tiles.json, "
-        "outside of the folder of its spec" in filled_remote[1].splitlines()
+        "outside the folder of its spec" in filled_remote[1].splitlines()
     )
 
 

@@ -129,7 +129,7 @@ def test_what_depends_on_the_machine_is_named(machine: Any, run: Any, tmp_path: 
     sent = run("cache", "push", bound, "--store", machine.store, *remote)
     assert sent.out.startswith("sent 0 variants, 0 already there, 1 depend on this machine: ")
     assert sent.err == (
-        "warning: there@h100-sxm is not sent: it tests for /data/tiles.json, outside of the folder "
+        "warning: there@h100-sxm is not sent: it tests for /data/tiles.json, outside the folder "
         "of its spec\n"
     )
     # Who sends it all the same wants other machines to look there.

@@ -145,7 +145,7 @@ def test_inputs_come_from_files_and_outputs_go_to_them(
     [
         (["--input", "x"], "error: --input 'x' is not NAME=FILE."),
         (["--input", "x=a.npy", "--input", "x=b.npy"], "error: --input gives x twice."),
-        (["--input", "z=/dev/null"], f"error: {F32} has no input 'z'.\n  Its arrays: x, y."),
+        (["--input", "z=/dev/null"], f"error: {F32} has no input 'z'.\n  Inputs: x, y."),
         (["--device", "3"], "error: there is no GPU 3: the driver counts 1."),
     ],
 )
@@ -164,7 +164,7 @@ def test_a_gpu_of_another_architecture_and_none_are_refused(
         assert (result.code, result.out) == (4, "")
         head, *lines = result.err.splitlines()
         assert head.endswith("no variant of add fits GPU 0 (Stand-in B200, sm_100):")
-        assert lines == [reason, "  Compile for it: --target sm_100a."]
+        assert lines == [reason, "  Compile for this GPU: --target sm_100a."]
 
 
 def test_mistakes_are_told_before_a_gpu_is_looked_for_and_without_one_the_driver_is_quoted(

@@ -79,7 +79,7 @@ def test_pick_writes_a_table_that_builds_follow(
     assert "matmul[m=512,tile=2048]@h100-sxm" in listed
     assert "matmul[m=512,tile=1024]" not in listed
     again = pick()
-    assert f"{table} is as it was" in again.err
+    assert f"{table} is unchanged" in again.err
     assert again.out.endswith("\n2 rows unchanged\n")
 
 

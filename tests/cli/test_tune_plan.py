@@ -136,4 +136,4 @@ def test_a_share_is_a_percentage(run: Any) -> None:
     for text in ("50", "0%", "101%", "half%", "nan%"):
         result = run("tune", "plan", "kernels.yaml", "-o", "job", "--keep", text)
         assert result.code == 2
-        assert f"{text!r} is not a percentage: write 50% for a half." in result.err
+        assert f"{text!r} is not a percentage. Write it like 50%." in result.err

@@ -42,7 +42,7 @@ def test_reference_values_decide() -> None:
     judge = Judged(sampled(1, 7, 12))
     wrong = RIGHT * np.where(RIGHT == 7, 1.01, 1)
     assert judge(wrong) == (
-        "wrong result: out[1, 2] is 7.07, and the reference has 7.0; 1 of 3 elements differ by "
+        "wrong result: out[1, 2] is 7.07, but the reference has 7.0; 1 of 3 elements differ by "
         "more than rtol 0.001 and atol 0"
     )
     assert judge(RIGHT) == judge(RIGHT * 1.0005) == ""
@@ -50,11 +50,11 @@ def test_reference_values_decide() -> None:
 
 def test_elements_without_a_reference_are_those_of_the_first_valid_point() -> None:
     judge = Judged(sampled(1, 7, 12))
-    assert judge(RIGHT * 2).startswith("wrong result: out[0, 0] is 2.0, and the reference has 1.0")
+    assert judge(RIGHT * 2).startswith("wrong result: out[0, 0] is 2.0, but the reference has 1.0")
     assert judge(RIGHT * 1.0009) == ""
     assert judge(RIGHT * 0.9991) == ""  # both within the tolerance of the reference
     wrong = RIGHT + np.where(RIGHT == 2, 1, 0)
-    assert judge(wrong).startswith("wrong result: out[0, 1] is 3.0, and p2 gives 2.001")
+    assert judge(wrong).startswith("wrong result: out[0, 1] is 3.0, but p2 gives 2.001")
 
 
 def test_reference_values_count_in_row_major_order() -> None:
@@ -71,7 +71,7 @@ def test_without_a_reference_half_of_the_digits_must_agree(
 ) -> None:
     judge = Judged(None, dtype)
     assert judge(RIGHT, kind) == judge(RIGHT * (1 + close), kind) == ""
-    assert ", and p1 gives " in judge(RIGHT * 1.5, kind)
+    assert ", but p1 gives " in judge(RIGHT * 1.5, kind)
 
 
 def test_small_elements_may_differ_as_much_as_large_ones_and_whole_numbers_are_equal() -> None:
@@ -81,7 +81,7 @@ def test_small_elements_may_differ_as_much_as_large_ones_and_whole_numbers_are_e
     assert judge(np.where(RIGHT == 3, 0.1, RIGHT))
     judge = Judged(None, "i32")
     assert judge(RIGHT, np.int32) == ""
-    assert "out[0, 0] is 2, and p1 gives 1" in judge(RIGHT + 1, np.int32)
+    assert "out[0, 0] is 2, but p1 gives 1" in judge(RIGHT + 1, np.int32)
 
 
 def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def polling(load: str) -> Case:
         "@%p1 bra POLL;",
         (
             "no warp can make progress",
-            "for a semaphore to reach 7, which is 0 (word 0 of array 4096)",
+            "for a semaphore (word 0 of array 4096, now 0) to reach 7",
             f"{load}.u32 %r1, [%outs]",
             "warps 0-3 of blocks (0, 0, 0), (1, 0, 0), (2, 0, 0) and 5 more",
         ),
@@ -84,7 +84,7 @@ CASES = [
         "atom.global.cas.b32 %r1, [%outs], 1, 0; setp.ne.u32 %p2, %r1, 1; @%p2 bra POLL;\nMEET:\n"
         "bar.warp.sync -1;",
         (
-            "for a semaphore to reach 1, which is 0 (word 0 of array 128)",
+            "for a semaphore (word 0 of array 128, now 0) to reach 1",
             "for the other lanes of its warp at bar.warp.sync",
         ),
         {},
@@ -157,7 +157,7 @@ def test_a_semaphore_leads_before_the_barriers_that_it_holds_up(
         )
     deadlock = caught.value
     warp, _, reason = deadlock.waiting[0]
-    told = f"a semaphore to reach {expected}, which is 0 (word 0 of array 512)"
+    told = f"a semaphore (word 0 of array 512, now 0) to reach {expected}"
     assert (warp.index, reason) == (3, told)
     _, head, wait, *rest = str(deadlock).splitlines()
     assert head.startswith("  warp 3 of block (0, 0, 0) at ")

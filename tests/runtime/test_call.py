@@ -79,7 +79,7 @@ def test_in_a_capture_no_framework_waits(runtime: Any, framework: Any, other: An
     kernel = made.kernel(made.add())
     kernel.preload(0)
     with made.capture(framework.current_stream) as graph:
-        with pytest.raises(ArgumentError, match="is being captured and cannot wait for it"):
+        with pytest.raises(ArgumentError, match="is being captured and cannot wait for other"):
             kernel.into(a, _foreign(b), out=out)
         kernel.into(a, _foreign(b), out=out, stream=framework.current_stream)
     assert runtime.launches == []

@@ -137,7 +137,7 @@ def test_a_file_of_no_package_is_refused(
     _develop(monkeypatch, tmp_path / "my-own.pallasc")
     with pytest.raises(SpecError, match="is not named after a package") as caught:
         find_bundles("mylib")
-    assert "package=" in str(caught.value.hint)
+    assert "PACKAGE=" in str(caught.value.hint)
 
 
 # ---- nothing
@@ -152,11 +152,11 @@ def test_missing_kernels_say_where_was_looked(
     assert caught.value.exit_code == 4
     assert caught.value.message == (
         f"there are no kernels for mylib: no *.pallasc in {folder}; none for it in "
-        f"{PATH}, which is not set; and no provider, which would be an entry point named mylib in "
-        "pallasc.bundles."
+        f"{PATH}, which is not set; and no provider (an entry point named mylib in "
+        "pallasc.bundles)."
     )
     assert caught.value.hint == (
-        "Install the package that has the kernels of mylib for this GPU, if there is one."
+        "Install the package that provides kernels of mylib for this GPU, if any."
     )
     _develop(monkeypatch, tmp_path)
     with pytest.raises(ToolError, match=f"none for it in {tmp_path} "):

@@ -80,9 +80,9 @@ def test_faults_lose_one_point(run_job: RunJob, jobs: dict[int, Path], tmp_path:
     done = run_job(output, v1={"fail_at": 6, "code": 700}, v3={"wrong": True})
     assert done.returncode == 0, done.stderr
     warning, note, *lines = done.stderr.splitlines()
-    assert warning.startswith("warning: Stand-in H100 is no model that pallasc knows")
+    assert warning.startswith("warning: Stand-in H100 is a model unknown to pallasc")
     assert "pallasc tune pick will reject" in warning
-    assert note.startswith("note: no clocks and temperatures: ")
+    assert note.startswith("note: clocks and temperatures not recorded: ")
     told = "\n".join([*lines, done.stdout]).replace(str(output), "results.jsonl")
     assert fits(told, shown_by_the_page())
     report = json.loads(run_job(output, "--json").stdout)
@@ -131,7 +131,7 @@ def test_a_killed_run_goes_on_and_keeps_wrong_results_out(run_job: RunJob, tmp_p
     assert contest.winner == first
     assert [own.id for own in contest.failed] == [second]
     told = contest.points[second].failed
-    assert told.startswith(f"wrong result: out[7] is 0.0, and {first} gives ")
+    assert told.startswith(f"wrong result: out[7] is 0.0, but {first} gives ")
     assert "1 key, 3 points, 1 failed on GPU 0" in done.stdout
     before = output.read_bytes()
     again = run_job(output, "-q", keys=1)
@@ -215,5 +215,5 @@ def test_a_bundle_that_is_no_job_is_refused(refused: Any, tmp_path: Path) -> Non
     code, text = refused(tmp_path / "results.jsonl", job)
     assert code == 2
     assert "is not a job: its variants were chosen already" in text
-    assert "pallasc tune plan SPECS -o job.pallasc makes one" in text
+    assert "Make a job: pallasc tune plan SPECS -o job.pallasc" in text
     assert not (tmp_path / "results.jsonl").exists()

@@ -133,7 +133,7 @@ def test_excluded_and_included_points_name_tuned_parameters(expanded: Expanded) 
     assert variant.id == "k[m=8,tile=64,stages=2]@h100-sxm"
     with pytest.raises(SpecError) as caught:
         expanded("", row(300, 128, 4), spec=spec)
-    assert "no point with m=300 has tile=128, stages=4: 'exclude' drops it." in str(caught.value)
+    assert "no point with m=300 has tile=128, stages=4: 'exclude' removes it." in str(caught.value)
 
 
 def test_tuned_specs_survive_json(expanded: Expanded, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_tuned_specs_survive_json(expanded: Expanded, tmp_path: Path) -> None:
         (row(2048, 64, 2), "no point has m=2048."),
         (Row("h100-sxm", ("a",), {"tile": 64, "stages": 2}, DIGEST), "no point has m=a."),
         (Row("h100-sxm", (300,), {"tile": 64}, DIGEST),
-         "the row says what to use for tile, and tile, stages are tuned."),
+         "the row has 'use' for: tile; tuned parameters: tile, stages."),
     ],
 )  # fmt: skip
 def test_a_row_that_no_point_has_is_refused(
@@ -173,7 +173,7 @@ def test_rows_that_fit_no_kernel_or_point_are_refused(expanded: Expanded, tmp_pa
     spec = SPEC.replace("matrix: {m", "matrix: {n: [1], m").replace("f32[{m}]", "f32[{m}, {n}]")
     with pytest.raises(SpecError) as caught:
         expanded("", row(300, 64, 2), spec=spec)
-    assert caught.value.message == "the rows of k are by m, and its spec says by n, m."
+    assert caught.value.message == "rows of k have by: m; its spec has by: n, m."
     assert f"The spec is at {tmp_path}/k.yaml:10:7." in str(caught.value.hint)
     with pytest.raises(SpecError) as caught:
         expanded("buckets: {m: pow2}", row(16, 64, 2))
@@ -193,14 +193,14 @@ def test_rows_that_fit_no_kernel_or_point_are_refused(expanded: Expanded, tmp_pa
     told: list[str] = []
     assert points(expanded("table: shared.tuned.yaml", remarks=told)) == [(300, 64, 2)]
     assert told == [
-        f"{tmp_path}/shared.tuned.yaml: the rows of other are of no kernel of these specs."
+        f"{tmp_path}/shared.tuned.yaml has rows for kernels that these specs lack: other."
     ]
 
 
 ARTIFACT, OTHER = "0123456789abcdef" * 4, "f" * 64
 FULL = Measured(12.31, 0.4, 31, "NVIDIA H100 80GB HBM3", "580.95.05", 1755, "2026-11-23")
 TEXT = f"""\
-# Which variants of tuned kernels are used where; review and commit it.
+# The variants of tuned kernels to use on each GPU; review and commit this file.
 # Written by pallasc tune pick; comments are not kept.
 schema: 1
 kernels:
@@ -277,12 +277,12 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {ARTIFACT}}}\n"
         ("schema: 1\nkernel: {}", "t:2:1: unknown field 'kernel'."),
         (f"{HEAD}{ROW}<<<<<<< ours\n", "t:7: the table holds the marks of a merge conflict."),
         (HEAD + ROW.replace("[1]", "[1, 2]"),
-         "t:6:26: kernels.k.rows[0].key: the key has 2 values, and 'by' has 1 parameter."),
+         "t:6:26: kernels.k.rows[0].key: the key has 2 values, but 'by' has 1 parameter."),
         (HEAD + ROW.replace(ARTIFACT, "abc"),
          "t:6:54: kernels.k.rows[0].artifact: expected a digest of 64 hexadecimal digits, "
          "got 'abc'."),
         (HEAD + ROW.replace("}\n", ", rounds: 3}\n"),
-         "t:6:9: kernels.k.rows[0]: the row has figures of a measurement, and no time."),
+         "t:6:9: kernels.k.rows[0]: the row has measurements, but no time."),
         (HEAD + ROW.replace("{a: 1}", "{a: [1]}"),
          "t:6:40: kernels.k.rows[0].use.a: expected text, a number, true, false or null, got a "
          "list."),
