@@ -1,11 +1,11 @@
-"""Compares two sides of compiled variants to a chosen depth.
+"""Compares two sides, each a set of compiled variants, at a chosen depth.
 
-Machine code is compared in three steps, and the first that finds no difference decides:
+Machine code is compared in three steps; the first step without a difference gives the verdict:
 
 * `same`: the bytes are equal;
 * `renamed`: the normal form is equal: registers, labels or scheduling differ;
-* `reordered`: both have the same instructions apart from register names, in another order or with
-  other registers; otherwise `changed`.
+* `reordered`: the instructions are the same apart from register names, but their order or the use
+  of registers differs; otherwise `changed`.
 
 The normal form leaves out the compiler's free choices. Registers (`R`, `UR`), predicates (`P`,
 `UP`), convergence barriers (`B`), scoreboards (`SB`) and labels are numbered in order of first
@@ -48,7 +48,7 @@ _REUSE = re.compile(r"\.reuse\b")
 _REGISTER = re.compile(r"(?<![\w.$])(UR|R|UP|P|B|SB)\d+\b")
 _LABEL = re.compile(r"`\(\.L_\w+\)|^L\d+: ")
 _NOWHERE = "no source line"
-_NOT_STORED = "the store has no source lines of {}; pallasc build SPECS --lines finds them"
+_NOT_STORED = "the store has no source lines of {}; pallasc inspect SPECS --lines finds them"
 _NOT_BUNDLED = "the bundle has no source lines of {}; pallasc bundle create --lines adds them"
 
 
@@ -70,8 +70,8 @@ class LoopChange:
     """A loop whose mix differs; the counts are empty for a side without this loop.
 
     Attributes:
-        number: its index among the loops of the second side, from 0; if the second side has no such
-            loop, among the loops of the first.
+        number: the loop's index among the loops of the second side, from 0; if only the first side
+            has this loop, among the loops of the first side.
         depth: 1 for an outermost loop.
         before, after: the number of instructions of each class.
     """
@@ -89,8 +89,8 @@ class CodeDifference:
     Attributes:
         verdict: see the module's docstring.
         before, after: the number of instructions on each side.
-        removed, added: the number of instructions that only the first or only the second has, apart
-            from register names.
+        removed, added: the number of instructions that only the first or only the second side has,
+            ignoring register names.
         mix: classes whose counts differ, with both counts.
         loops: loops whose mix differs.
     """
@@ -110,11 +110,11 @@ class KernelDifference:
 
     Attributes:
         first, second: the kernel on each side; None if that side lacks it.
-        code: the difference in code; None if only bytes were compared, and differ, or if a side
-            lacks the kernel.
+        code: the difference in code; None if only bytes were compared, or if a side lacks the
+            kernel.
         hunks: lines of a unified diff: of the normal form at depth `sass`, of the code at `raw`.
         lines: source lines whose instruction counts differ: place, before, after.
-        no_lines: why there are none.
+        no_lines: why `lines` is missing.
     """
 
     first: KernelResources | None
@@ -140,7 +140,7 @@ class Pair:
 
     @property
     def label(self) -> str:
-        """The id of both, or `one → other`."""
+        """The id that both share, or `one → other`."""
         names: dict[str, str] = {}
         for each in filter(None, (self.first, self.second)):
             names.setdefault(each.identity, each.id)
@@ -245,8 +245,8 @@ def align(first: Side, second: Side, *, by_parameters: bool = False) -> list[Pai
     """Return the pairs of two sides, in the order of the first side, then of the second.
 
     Variants pair by id. A single variant on each side pairs regardless of its id. `by_parameters`
-    pairs two selections from one spec: parameters that have no value in common are the subject of
-    the comparison, and variants pair by the other parameters, kernel and target.
+    pairs two selections from one spec by kernel, target, and parameters, ignoring each of these
+    that has no value in both selections.
     """
     sides = [list(side.variants.values()) for side in (first, second)]
     if len(sides[0]) == len(sides[1]) == 1:
@@ -307,7 +307,7 @@ def _shallow(pairs: Iterable[Pair]) -> Iterator[Difference]:
 
 
 def changes(before: Resources, after: Resources) -> Iterator[Change]:
-    """Yield the numbers that differ, skipping those that one side does not know."""
+    """Yield the resources that differ, if both sides know them."""
     for field, first, second in zip(Resources._fields, before, after, strict=True):
         if first != second and first is not None and second is not None:
             yield Change(field, first, second)
@@ -356,7 +356,7 @@ def _paired_kernels(
 
 
 def _deep(found: Iterable[Difference], level: int) -> Iterator[Difference]:
-    """Add the differences in code; differences in names alone count only at depth `raw`."""
+    """Add the differences in code; the verdict `renamed` counts only at depth `raw`."""
     remaining = iter(found)
     while batch := list(islice(remaining, _AT_ONCE)):
         cubins = {
@@ -443,7 +443,7 @@ def _shape(text: str) -> str:
 
 
 def _loop_changes(first: Sequence[Loop], second: Sequence[Loop]) -> Iterator[LoopChange]:
-    """Compare matching loops; those that only wait for a barrier are skipped."""
+    """Compare matching loops, except loops that only wait for a barrier."""
     before, after = ([loop for loop in each if not loop.is_wait] for each in (first, second))
     mixes = [[mix_of(loop.body) for loop in side] for side in (before, after)]
     for i, j in _paired_loops(*([Counter[str](mix) for mix in side] for side in mixes)):
@@ -465,7 +465,7 @@ def _paired_loops(
         first: for each loop, the number of instructions of each class.
         second: the same for the other side.
     """
-    # For the rest from two positions on: the minimum number of differences, and the first pair.
+    # By start positions: the fewest differences of the remaining loops, and their first pair.
     least: dict[tuple[int, int], tuple[int, tuple[int | None, int | None]]] = {}
     for i in range(len(first), -1, -1):
         for j in range(len(second), -1, -1):

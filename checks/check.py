@@ -43,7 +43,7 @@ class Candidate:
         action_key: its action key, "" if unknown.
         variant: the variant it was compiled from, None without source.
         request: the look-up keys of that variant, None if not known yet.
-        origin: the bundle that contains it, None for others.
+        origin: the bundle that contains it, None if there is none.
         wrong_in_jax: the part that the installed JAX miscompiles, with its line; "" if none.
     """
 
@@ -76,11 +76,11 @@ class Events:
     on_end: Callable[[], None] = lambda: None
 
 
-_HINT = "Change these sizes to some that the kernel and its reference take, or remove them."
+_HINT = "Change these sizes to sizes that the kernel and its reference accept, or remove them."
 
 
 def sizes_note(asking: Candidate, small: Candidate) -> tuple[str, ...]:
-    """Return the note that names the sizes a result holds for.
+    """Return a note with the sizes for which a result holds.
 
     Args:
         asking: the variant that the user asked about.
@@ -158,7 +158,7 @@ def _check(files: Mapping[str, Path], inputs: Sequence[Input], name: str) -> Non
     for path, file in files.items():
         if path not in known:
             hint = suggestion(path, known, otherwise="Its arrays")
-            raise ArgumentError(f"{name} has no input {path!r}, which {file} is for.", hint=hint)
+            raise ArgumentError(f"{name} has no input {path!r} for {file}.", hint=hint)
         try:
             check_input(file, path, known[path].dtype, known[path].shape, name)
         except ArgumentError as error:
@@ -195,12 +195,12 @@ def check_variants(files: Mapping[str, Path], variants: Iterable[Variant]) -> No
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _GRACE_S = 5.0
-"""Levels that enforce their own time limit report their progress; others are stopped after this
-grace period."""
+"""Extra time before a level is stopped, so that levels with their own time limit can report their
+progress."""
 
 
 class Asking(NamedTuple):
-    """A variant that asks for a result, and the result's scope if not the whole variant."""
+    """A variant that needs a result, and notes if the result holds only for some sizes."""
 
     candidate: Candidate
     notes: tuple[str, ...] = ()
@@ -208,7 +208,7 @@ class Asking(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A level for one artifact, shared by the variants that ask for it."""
+    """A level to run on one artifact, shared by the variants that need the result."""
 
     level: Level
     subject: Candidate
@@ -232,7 +232,7 @@ def run_jobs(
     Args:
         jobs: the jobs to run.
         finish: called with each finished job and its worker's reply.
-        store: the store to look up the PTX of XLA's kernels in.
+        store: the store with the PTX of XLA's kernels.
         limits: jobs, time and memory of the workers.
         events: callbacks for progress.
 
@@ -327,7 +327,7 @@ _ORDERED = "The artifact level executed the kernel and found these accesses orde
 
 
 class _Unlocated(NamedTuple):
-    """A result whose findings still lack source lines, and the job of the variants that ask."""
+    """A result whose findings still lack source lines, and its job."""
 
     job: Job
     result: LevelResult
@@ -372,11 +372,11 @@ class Checking:
         self.notes: list[str] = []
 
     def look_up(self, asking: Candidate, small: Candidate | None = None) -> None:
-        """Take the results that the store has, and queue the rest.
+        """Use the results that are in the store, and queue jobs for the others.
 
         Args:
             asking: the variant that the user asked about.
-            small: the variant with the spec's small sizes, which is checked instead.
+            small: the variant with the spec's small sizes, to check instead.
 
         Raises:
             SpecError, ArgumentError: input files do not fit the variant.
@@ -420,7 +420,7 @@ class Checking:
         return replace(self._options, seed=check.seed)
 
     def run(self) -> None:
-        """Run the levels whose results the store did not have.
+        """Run the levels whose results are not in the store.
 
         Raises:
             ToolError: a worker cannot be started.
@@ -440,7 +440,7 @@ class Checking:
             raise
 
     def take_stored(self) -> None:
-        """Report the results from the store, with the lines they already have, and run nothing."""
+        """Report the results from the store with their stored lines, without running levels."""
         for found in self._unlocated:
             self._settle_located(found, found.result)
         self._unlocated = []
@@ -508,7 +508,7 @@ class Checking:
         self._report_undecided()
 
     def _keep_lines(self, found: _Unlocated, located: LevelResult) -> None:
-        """Store the lines that were found, so that the next check need not compile for them."""
+        """Store the lines that were found, so that the next check does not compile again."""
         job = found.job
         variant = job.checkable.variant
         if variant is None or not self._locator.has_lines(variant):
@@ -569,7 +569,7 @@ class Checking:
 
 
 def _own_context(store: Store) -> Context:
-    """Return a context without a toolchain: the keys of results then need only file digests."""
+    """Return a context without a toolchain, for result keys that need only file digests."""
     from pallasc.cache.stat_digest import FileDigests
     from pallasc.compiler.toolchain.setup import Context
 
@@ -585,7 +585,7 @@ def _noted(result: LevelResult, notes: tuple[str, ...]) -> LevelResult:
 
 
 def _explained(result: LevelResult, wrong_in_jax: str) -> LevelResult:
-    """Return a result whose findings of wrong numbers name the JAX bug that explains them."""
+    """Return a result with the JAX bug as a hint in its findings of wrong numbers."""
     findings = tuple(
         replace(each, hint=f"JAX compiles this kernel wrongly: {wrong_in_jax}")
         if each.rule in CONSEQUENCES and each.severity != "note"

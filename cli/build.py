@@ -60,7 +60,7 @@ class BuildCommand(Command):
 @options.flag("--watch", "Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
-@options.file_option("--baseline", 'Lock or bundle that budgets like "+8" refer to.')
+@options.file_option("--baseline", 'Lock file or bundle for relative budgets such as "+8".')
 @options.explain_option
 @options.fail_on_warning_option
 @options.quiet_option
@@ -98,8 +98,8 @@ def command(
       notes        warnings about the store, and about nondeterministic compilations
       warnings     number of warnings, including the warnings of hits
       totals       number of variants by status
-      hit_rate     hits (not lowered or shared) divided by finished variants, or null
-      saved_s      time that compiling the hits took, as far as known
+      hit_rate     hits (without lowered and shared) divided by finished variants, or null
+      saved_s      compile time saved by the hits, as far as known
       slowest      ids of the variants that took longest to compile
       largest      ids of the compiled variants with the largest cubins
       spilling     ids of all variants that spill registers
@@ -131,7 +131,7 @@ def command(
 
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
-        raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
+        raise click.UsageError(f"--reproduce compiles, but {other} compiles nothing.")
     if watch:
         refuse_unwatchable(click.get_current_context())
     with outputs.reporting_errors():
@@ -184,14 +184,13 @@ _UNWATCHABLE = (
     "frozen", "dry_run", "locked", "lock", "shard", "reproduce", "executor", "junit",
     "annotations", "as_json",
 )  # fmt: skip
-"""Options that make no sense in a watch: they compile nothing, or report the end of a build."""
+"""Options that a watch does not support."""
 
 
 def refuse_unwatchable(ctx: click.Context) -> None:
     """Check that no option conflicts with `--watch`.
 
-    A cluster that is set in the environment is not an error: a watch ignores it and compiles
-    locally.
+    A cluster set in the environment is not an error: a watch ignores it and compiles locally.
 
     Raises:
         click.UsageError: an option conflicts.
@@ -215,7 +214,7 @@ class Before:
         kernels: dict[object, list[str]] = {}
         for outcome in build_run(report).outcomes:
             if outcome.artifact is not None:
-                # A hit on the same artifact keeps the time of its compilation.
+                # A hit on the same artifact keeps the earlier outcome, with its compile time.
                 same = None if self.is_other(outcome) else self._of(outcome)
                 self._by_id[outcome.id] = same or outcome
             kernels.setdefault(_kernel(outcome), []).append(outcome.id)
@@ -247,12 +246,12 @@ class Before:
             for each in changes(before, now)
         ]
         if not facts:
-            facts = ["other code, same figures" if self.is_other(outcome) else "unchanged"]
+            facts = ["different code, same figures" if self.is_other(outcome) else "unchanged"]
         head = f"{outcome.status:<8}  {one_line(outcome.id)}"
         return f"{head}  {', '.join([*_seconds(outcome, earlier), *facts, *outcome.notes])}"
 
     def _of(self, outcome: Outcome) -> Outcome | None:
-        """Return the earlier outcome; a kernel's only variant may have a new id since then."""
+        """Return the earlier outcome, even if a kernel's only variant has a new id."""
         found = self._by_id.get(outcome.id)
         return found or self._by_id.get(self._alone.get(_kernel(outcome), ""))
 
@@ -284,13 +283,13 @@ def _watch(work: Work, baseline: Path | None) -> int:
             echo(f"watching {count(len(watch.files), 'file')}; Ctrl-C ends", err=True)
         while report is None or not report.interrupted:
             changed = watch.files.wait()
-            del work.store  # opened again for each build, as it may have been removed
+            del work.store  # reopened for each build: its folder may be gone
             report = _build(watch, work, before, changed)
     return report.exit_code
 
 
 def _build(watch: Watch, work: Work, before: Before, changed: Sequence[Path] = ()) -> Report | None:
-    """Build once; None if the build cannot start, which another change may fix.
+    """Build once; return None if the build cannot start.
 
     Args:
         watch: the specs to build.
@@ -327,7 +326,7 @@ def _build(watch: Watch, work: Work, before: Before, changed: Sequence[Path] = (
 
 
 def _tell_hits(report: Report, before: Before, progress: Progress) -> None:
-    """Print hits whose artifact has changed, or that nothing has changed."""
+    """Print the hits whose artifact has changed, or a note that nothing has."""
     hits = [built(result) for result in report.results if result.status == "hit"]
     changed = [hit for hit in hits if before.is_other(hit)]
     for hit in changed:

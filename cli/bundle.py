@@ -186,11 +186,11 @@ def merge_command(
     as_json: bool,
     selection: options.Selection,
 ) -> int:
-    """Merge the variants of several bundles into one bundle, independent of their order.
+    """Merge the variants of several bundles into one; the order of the bundles does not matter.
 
     Variants that are in several bundles are written once. If bundles have different artifacts for a
-    variant, the variant is printed, nothing is written, and the exit code is 5. All bundles are
-    verified first. A signature covers a whole bundle, so the new bundle is unsigned: sign it again.
+    variant, the command names the variant, writes nothing, and exits with code 5. All bundles are
+    verified first. A signature covers a whole bundle, so the new bundle must be signed again.
 
     Examples:
       pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc
@@ -214,7 +214,7 @@ def merge_command(
         data = _merged(_selected(bundles, selection), strip_lines=strip_lines)
         for bundle in bundles:
             if bundle.signatures:
-                echo(f"{bundle.name} is signed; {output} will not be", err=True)
+                echo(f"{bundle.name} is signed, but {output} is not", err=True)
     replace_file(output, data)
     with open_bundle(data) as made:
         number, digest = len(made), made.digest
@@ -238,7 +238,7 @@ def _selected(bundles: Sequence[Bundle], selection: options.Selection) -> list[C
     for bundle in bundles:
         try:
             choices.append((bundle, selected_entries(bundle, selection)))
-        # A target or expression must match some of the bundles, not every one.
+        # A target or expression must match at least one bundle, but not all.
         except SpecError as error:
             errors.append(error)
     if not choices:
@@ -290,7 +290,7 @@ def _conflicts(choices: Sequence[Chosen]) -> list[str]:
 @options.size_option(
     "--max-size",
     "most_bytes",
-    "Maximum total size, above which nothing is written; none for no limit.",
+    "Maximum total size, or none; if it is exceeded, nothing is written.",
     default="4GiB",
     show_default=True,
 )
@@ -310,8 +310,8 @@ def export_command(
     The folder contains a flat launch plan for each variant, a header with one function per kernel,
     and the launcher's sources. Each function selects the variant by the arrays and the GPU. A
     shared library built from the folder is also a tvm-ffi module. The same variants give the same
-    bytes. The folder is written completely or not at all. A tuned kernel includes, per GPU model
-    and set of arrays, the variant that its tuning table selects, or the default; arrays are not
+    bytes. The folder is written completely or not at all. For each GPU model and set of arrays, a
+    tuned kernel includes the variant that its tuning table selects, or the default; arrays are not
     padded.
 
     Examples:
@@ -323,9 +323,9 @@ def export_command(
       file     the bundle
       folder   the folder with the sources
       name     name of the library
-      kernels  list, each with: name, function, left_out (number of variants that its table does
-               not select), variants, a list: id, arch, file, bytes, chosen_by (if tuned: row,
-               bucket = rounded, default)
+      kernels  list, each with: name, function, left_out (number of variants that its tuning
+               table does not select), variants, a list: id, arch, file, bytes, chosen_by (if tuned:
+               row, bucket (a row for rounded values), or default)
     """
     from pallasc.cli.arguments.variants import selected_entries
     from pallasc.runtime.native.library import FOLDER
@@ -399,7 +399,7 @@ def show_command(file: Path, name: str | None, as_json: bool) -> int:
       digest      digest of the whole content
       root        digest that signatures cover
       codec       compression codec
-      signatures  ids of the keys that signed it
+      signatures  ids of the signing keys
       kernels     number of variants by kernel
       targets     list, each with: target, arch, variants, minimum_driver
     for a variant also:
@@ -420,7 +420,7 @@ def show_command(file: Path, name: str | None, as_json: bool) -> int:
 
 
 def find_entry(bundle: Bundle, name: str) -> Entry:
-    """Return the single entry with this id or kernel name, or that matches this expression.
+    """Return the single entry that this id, kernel name, or expression selects.
 
     Raises:
         SpecError: no entry matches, or several do.
@@ -553,7 +553,7 @@ def _tuning_text(entry: Entry) -> Iterator[str]:
 def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
     yield "provenance" if origins else "provenance  none"
     for origin in origins:
-        states = {True: ", and files differed from it", False: "", None: ", changes unknown"}
+        states = {True: ", with changed files", False: "", None: ", changes unknown"}
         commit = f"commit {origin.commit}{states[origin.dirty]}" if origin.commit else "no commit"
         yield f"  {origin.builder}, {commit}"
         tools = ", ".join(f"{name} {text}" for name, text in sorted(origin.toolchain.items()))

@@ -69,8 +69,8 @@ def stats_command(
 ) -> int:
     """Show statistics of the store, or of a remote store.
 
-    The statistics of the store are its contents, and the time that it has saved. With --remote,
-    they are the contents for the installed toolchain, or with --all for all toolchains.
+    The statistics are the store's contents, and the time that it has saved. For a remote store,
+    they are its contents for the installed toolchain, or with --all for all toolchains.
     --verify reads every object and compares it with its digest; the exit code is 5 if any is
     damaged. Builds ignore damaged objects, and builds with --remote-write replace them.
 
@@ -193,7 +193,7 @@ def _verified_lines(verified: Verified) -> Iterator[str]:
 _REASONS = {
     "age": "not used within the age limit, ",
     "size": "over the size limit, ",
-    "clear": "",  # the user asked for all of it
+    "clear": "",  # --all needs no reason
 }
 
 
@@ -205,7 +205,7 @@ _REASONS = {
 @options.option(
     "--remote",
     "URL",
-    "Prune this remote store instead: packs unused for --age, then the oldest down to --size.",
+    "Prune this remote store instead: packs unused for --age, then the oldest above --size.",
 )
 @options.file_option("--keep", "Keep the artifacts in this lock file; repeatable.", multiple=True)
 @options.store_option
@@ -228,9 +228,9 @@ def prune_command(
     --all, only artifacts in use by running builds are kept. The exit code is 4 if anything cannot
     be read or removed.
 
-    A remote store is pruned only with --remote, and needs --size or --age. If its server has
-    lifecycle rules, prefer those. Packs that no index (catalog) lists go after a day. If a
-    catalog is damaged, its packs are kept and the exit code is 4.
+    To prune a remote store, use --remote with --size or --age. If its server supports lifecycle
+    rules, prefer them. Packs that no catalog (index) lists are removed after a day. If a catalog is
+    damaged, its packs are kept and the exit code is 4.
 
     Examples:
       pallasc cache prune --dry-run
@@ -242,12 +242,12 @@ def prune_command(
       limit_bytes, limit_age_s   the limits, null for no limit
       bytes_before, bytes_after, excess_bytes
       records, blobs, manifests  number of each removed
-      evicted       removed artifacts, with the reason; packs has the same for packs
+      evicted, packs  removed artifacts, and removed packs, with the reasons
       kept          entries kept in spite of a limit, with the reason
       leftovers     leftovers of dead processes
       held, complete, warnings
     with --remote instead: url, dry_run, packs, unknown (objects that no catalog lists), bytes,
-    kept_packs, kept_bytes, unread
+    kept_packs, kept_bytes, unread (damaged catalogs)
     """
     if everything and (remote is not None or keep or size is not None or age is not None):
         raise click.UsageError("--all takes no --remote, --keep, --size, or --age.")
@@ -339,7 +339,7 @@ def _pruned_lines(pruned: Pruned) -> Iterator[str]:
     )
     limit = pruned.limits.max_bytes
     if limit and pruned.excess_bytes:  # `clear` has a limit of 0 bytes, not set by the user
-        yield f"{pruned.excess_bytes:,} bytes over the limit of {limit:,} bytes stay"
+        yield f"still {pruned.excess_bytes:,} bytes over the limit of {limit:,} bytes"
 
 
 for _command in (

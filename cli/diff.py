@@ -80,17 +80,17 @@ def command(
     folder of a store; a bundle; a lock file; or an action key or digest in the store (the first six
     digits are enough). Variants of specs that are not in the store are built first. A git revision
     is built from a temporary copy; the working tree is not changed. One SIDE with two -k compares
-    the variants of both selections that are otherwise equal.
+    the variants of both selections whose other parameters are equal.
 
     Variants are matched by id; if each side has a single variant, the ids may differ. Differences
-    are printed with the worst first; without differences, nothing is printed. Each depth includes
-    the depths above it:
+    are printed worst first; if there are none, nothing is printed. Each depth includes the depths
+    above it:
       resources  registers, spills, stack, shared memory, occupancy, and size; shows if the launch
-                 plan or the bytes of the machine code differ
+                 plans or the bytes of the machine code differ
       mix        instructions by class, for kernels and their loops
-      sass       machine code with scheduling removed and registers and labels renamed by first use,
-                 so that only other instructions, and reordering, count as differences
-      lines      instructions by source line; specs are compiled again to find the lines, other
+      sass       machine code without scheduling, with registers and labels renamed by first use,
+                 so that only different or reordered instructions count as differences
+      lines      instructions by source line; specs are compiled again to find the lines, but other
                  sides need lines from an earlier pallasc inspect --lines
       raw        the unmodified machine code
 
@@ -118,7 +118,7 @@ def command(
                    if it differs), kernels (list of the kernels whose code differs, each with: first
                    and second (names), code (verdict: renamed, reordered, or changed; before, after,
                    removed, added, mix, loops; null if only bytes were compared), lines (place,
-                   before, after), no_lines (why there are none), diff (lines of a unified diff))
+                   before, after), no_lines (why lines are missing), diff (lines of a unified diff))
     """
     from pallasc.analysis.compare import add_lines, compare
 
@@ -184,7 +184,7 @@ class Opener:
         work: store and options for building specs; its targets replace the specs' targets, and
             select variants of other sides.
         stack: closes resources of sides, such as the files of a revision.
-        lines: find the source lines of built variants that the store lacks.
+        lines: find source lines of built variants if the store lacks them.
     """
 
     work: Work
@@ -265,7 +265,7 @@ class Opener:
             if self.lines:
                 from pallasc.cli.output.source_text import found_lines
 
-                # The comparison reads them from the store, and reports missing ones.
+                # The comparison reads the lines from the store, and reports missing ones.
                 found_lines(report.results, work.store, work.how, progress.mention)
             return report
 
@@ -337,19 +337,19 @@ def _kernel_lines(kernel: KernelDifference) -> Iterator[str]:
 def code_words(kernel: KernelDifference) -> str:
     """Describe how the code of a kernel differs."""
     if kernel.first is None or kernel.second is None:
-        return "a new kernel" if kernel.second else "no longer there"
+        return "new kernel" if kernel.second else "kernel removed"
     code = kernel.code
     if code is None:
-        return "other machine code"
+        return "different code"
     if code.verdict == "renamed":
-        return "other registers, labels or scheduling alone"
+        return "only registers, labels or scheduling differ"
     number = (
         count(code.before, "instruction")
         if code.before == code.after
         else f"{code.before:,} → {count(code.after, 'instruction')}"
     )
     if code.verdict == "reordered":
-        return f"{number}, in another order or with other registers"
+        return f"{number}, in a different order or with different registers"
     return f"{number}; {code.removed:,} removed, {code.added:,} added"
 
 
@@ -373,7 +373,7 @@ def _mix(rows: Iterable[tuple[str, int, int]]) -> str:
 
 
 def summary_line(comparison: Comparison) -> str:
-    """Return the number of variants that are better, worse, or unchanged."""
+    """Return the number of variants by verdict, and of variants that only one side has."""
     verdicts = [difference.verdict for difference in comparison.differing]
     words = {"worse": "worse", "mixed": "better and worse", "better": "better", "": "otherwise"}
     parts = [
@@ -490,7 +490,7 @@ def _cells(row: Difference, fields: list[str]) -> list[str]:
             numbers.append(f"{change.before:,} → {after} ({change.after - change.before:+,})")
     what = [code_words(kernel) for kernel in row.kernels]
     if row.plan:
-        what.append("other launch plan")
+        what.append("new launch plan")
     return [_code(row.pair.label), row.verdict, *numbers, _cell("; ".join(dict.fromkeys(what)))]
 
 

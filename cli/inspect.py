@@ -85,7 +85,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "--output",
     type=click.Path(),
     metavar="PATH",
-    help="Write to this file; in a folder (exists or ends in /), one file per variant and view.",
+    help="File to write, or folder (exists or ends in /) for a file per variant and view.",
 )
 @options.selection_options
 @given.build_options()
@@ -94,7 +94,7 @@ def command(
     output: str | None,
     work: Work,
 ) -> int:
-    """Show the compiled variants of SPECS; without a view option, a summary.
+    """Show the compiled variants of SPECS, by default as a summary.
 
     SPECS are specs, bundles, or stored artifacts, given by action key or digest (the first six
     digits are enough). Variants that are not in the store are compiled first, with a message on
@@ -105,11 +105,11 @@ def command(
 
     For --lines and --source, variants are compiled again with source lines, unless the store
     already has the lines. The PTX and machine code must match the artifact byte for byte. Action
-    keys and bundles come without source, so lines must exist already: pallasc inspect SPECS --lines
-    stores them, and pallasc bundle create --lines adds them to a bundle.
+    keys and bundles have no source to compile, so the lines must already exist: pallasc inspect
+    SPECS --lines stores them, and pallasc bundle create --lines adds them to a bundle.
 
-    A bundle with --output FOLDER/ and without a view is unpacked: cubins, launch plans, records,
-    and PTX (if any), in one folder per variant. Existing files are never replaced.
+    With --output FOLDER/ and no view, a bundle is unpacked into one folder per variant, with the
+    cubins, launch plan, record, and PTX (if any). Existing files are never replaced.
 
     Examples:
       pallasc inspect kernels.yaml
@@ -137,7 +137,7 @@ def command(
                  limited_by, waves), instructions, mix (by class), loops (header, depth, parent,
                  is_wait, mix, tensor_flops), tensor_flops (by type), tma_load_bytes,
                  tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
-                 seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of null values)
+                 seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (for null values)
     """
     from pallasc.cli.arguments.variants import bundle_files
 

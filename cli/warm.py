@@ -52,7 +52,7 @@ _folder = click.Path(path_type=Path, file_okay=False)
     "--verify", "DIR", "List hits and misses of a folder.", parameter="verify_dir", type=_folder
 )
 @options.file_option(
-    "--machine", "With --verify: the machine to compare with.", parameter="machine_file"
+    "--machine", "With --verify: description of the machine to check.", parameter="machine_file"
 )
 @options.file_option(
     "--autotune-results",
@@ -77,16 +77,16 @@ def command(
     frozen: bool,
     work: Work,
 ) -> int:
-    """Compile the programs of SPECS without a GPU, so that JAX finds them and compiles nothing.
+    """Compile the programs of SPECS without a GPU, so that JAX loads them instead of compiling.
 
     SPECS declare programs: whole JAX functions, each for machines that pallasc machine describes.
-    DIR is filled as JAX itself would fill it, and an unmodified program that starts with the
-    variables of --print-env loads its executables from there. Unchanged programs are hits of
-    pallasc's store. Without --cache-dir, only the store is filled.
+    DIR is filled as JAX itself would fill it. An unmodified program loads its executables from DIR
+    if it starts with the variables of --print-env. Unchanged programs are found in pallasc's store.
+    Without --cache-dir, only the store is filled.
 
-    --verify lists each entry of a folder as hit or miss, with the reason: on the machine itself, or
-    for the machine of a file. With SPECS, it also lowers the programs and shows where a changed one
-    differs.
+    --verify lists each entry of a folder as hit or miss, with the reason, for this machine or for
+    the one in the --machine file. With SPECS, it also lowers the programs and shows where each
+    changed program differs.
 
     Examples:
       pallasc warm programs.yaml --cache-dir jax-cache
@@ -94,7 +94,7 @@ def command(
       pallasc warm --verify jax-cache
       pallasc warm programs.yaml --verify jax-cache --machine h100.json
 
-    --json prints the object of pallasc build, see there. With --verify it prints:
+    --json prints the same object as pallasc build. With --verify, it prints:
       schema    1
       entries   list, each with: program, key, status (hit or miss), reason
     """
@@ -132,10 +132,10 @@ def command(
 
 
 def _results(path: Path | None) -> bytes:
-    """Return the content of a file with autotuning results, empty without one.
+    """Return the content of the file with autotuning results, empty if there is no file.
 
     Raises:
-        SpecError: it cannot be read.
+        SpecError: the file cannot be read.
     """
     if path is None:
         return b""
@@ -155,7 +155,7 @@ def _fill(folder: Path, report: Report, *, quiet: bool) -> None:
 
 
 def _variables(folder: Path) -> str:
-    """Return shell commands that set the variables of a program's start."""
+    """Return shell commands that set the variables for starting a program."""
     from pallasc.compiler.programs.jax_cache import START_FOLDER, START_SETTINGS
 
     place = shlex.quote(str(folder.absolute() if folder != Path("DIR") else folder))
@@ -169,12 +169,12 @@ def _verify(work: Work, folder: Path, machine_file: Path | None) -> list[Verdict
     from pallasc.compiler.programs.cache_folder import read_index, verify
     from pallasc.specs.machine import read_machine
 
-    read_index(folder)  # which is quicker than starting JAX
+    read_index(folder)  # reports a wrong folder before JAX starts
     now: dict[str, tuple[str, bytes] | str] = {}
     try:
         now = _lowered_now(work) if work.specs else {}
-    except ToolError as error:  # such as another JAX, which is also the reason of each miss
-        echo(f"warning: the programs were not lowered, so edits are not found: {error.message}",
+    except ToolError as error:  # such as a different JAX, which also causes each miss
+        echo(f"warning: the programs were not lowered, so edits are missed: {error.message}",
              err=True)  # fmt: skip
     if machine_file is not None:
         here = read_machine(machine_file)
@@ -187,7 +187,7 @@ def _verify(work: Work, folder: Path, machine_file: Path | None) -> list[Verdict
 
 
 def _warn_of_start(folder: Path) -> None:
-    """Print a warning if this process lacks a variable of `--print-env`, on which keys depend."""
+    """Warn if this process lacks a variable of `--print-env` that changes keys."""
     from pallasc.compiler.programs.jax_cache import START_FOLDER, START_SETTINGS
 
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -197,14 +197,14 @@ def _warn_of_start(folder: Path) -> None:
         missing.append("PYTHONPATH")
     if missing:
         echo(
-            f"warning: {' and '.join(missing)} not set here as --print-env prints: programs that "
-            "start like this miss.",
+            f"warning: {' and '.join(missing)} not set as --print-env prints: programs started "
+            "like this miss.",
             err=True,
         )
 
 
 def _lowered_now(work: Work) -> dict[str, tuple[str, bytes] | str]:
-    """Return key and lines of each program as it lowers now, or why it does not."""
+    """Lower each program; return its key and lines, or why lowering failed."""
     from pallasc.cli.output.text import error_line
     from pallasc.compiler.builds.programs import build_programs
     from pallasc.compiler.programs.cache_folder import program_output
@@ -234,7 +234,7 @@ def _show(verdicts: Sequence[Verdict], *, as_json: bool, quiet: bool) -> int:
         for each in verdicts:
             if not (quiet and each.status == "hit"):
                 echo(f"{each.status:<4}  {each.program}{each.reason and f'  {each.reason}'}")
-    # Entries for another machine are misses, and do no harm next to a hit.
+    # A miss for another machine is harmless if the program also has a hit.
     started = {_name(each) for each in verdicts if each.status == "hit"}
     return 3 if any(_name(each) not in started for each in verdicts) else 0
 
@@ -255,14 +255,13 @@ _DUMP = "--xla_gpu_dump_autotune_results_to"
 def machine_command(autotune: Path | None, program: tuple[str, ...]) -> None:
     """Print a description of this machine and its GPUs as JSON, for pallasc warm.
 
-    Run it once where the GPU is, in the environment of your program: with the same packages, and
-    the same XLA_FLAGS and JAX_* variables. It has versions, the driver, the GPUs, and everything
-    else that JAX's compilation keys depend on. It has no host names, and only the paths that are in
-    these variables.
+    Run this command once on the machine with the GPU, in your program's environment: with the same
+    packages, XLA_FLAGS, and JAX_* variables. The description has versions, the driver, the GPUs,
+    and everything else that JAX's compilation keys depend on. It has no host names, and no paths
+    except those in these variables.
 
     Without a device, XLA compiles with its default algorithms. --autotune runs your program once
-    without JAX's cache, and writes the algorithms that XLA measured to a file, for pallasc warm
-    --autotune-results.
+    without JAX's cache, and writes XLA's autotuning results to FILE, for pallasc warm.
 
     Examples:
       pallasc machine > h100.json
@@ -281,7 +280,7 @@ def _autotune(results: Path, program: tuple[str, ...]) -> None:
     """Run a program; its standard output goes to standard error.
 
     Raises:
-        ToolError: it cannot be started, fails, or XLA wrote no results.
+        ToolError: the program cannot be started or fails, or XLA wrote no results.
     """
     import subprocess
 

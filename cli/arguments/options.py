@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _LEAST_MEMORY_BYTES = 64 << 20
-"""Minimum memory of a process that imports anything."""
+"""Minimum memory limit; below it, a process cannot import packages."""
 
 
 EXECUTION_S = 600
@@ -219,7 +219,7 @@ frozen_options = together(
 )
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
-explain_option = flag("--explain", "Explain each miss of the store, field by field.")
+explain_option = flag("--explain", "Explain each store miss, field by field.")
 fail_fast_option = click.option(
     "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
 )
@@ -232,7 +232,7 @@ def _outputs(**given: Any) -> Outputs:
 
 
 def report_options(problems: str, *more: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Return the options for reports of a build or a check, which receives them as `outputs`.
+    """Return the report options of a build or check, which the command receives as `outputs`.
 
     Args:
         problems: completes "Print ... as annotations".
@@ -255,10 +255,10 @@ def ptxas_setting() -> Path | None:
 
 
 def _store_is_required() -> bool:
-    """Return True if a store that cannot be written is an error.
+    """Return True if an unwritable store is an error.
 
-    `PALLASC_REQUIRE_STORE` is 1 for that, or 0 to continue without the store. The default is 1 in
-    CI, else 0.
+    With `PALLASC_REQUIRE_STORE=1`, it is an error; with 0, the command continues without the store.
+    The default is 1 in CI, else 0.
 
     Raises:
         SpecError: `PALLASC_REQUIRE_STORE` is neither 1 nor 0.
@@ -284,7 +284,7 @@ def _patterns(
             patterns.append(re.compile(text, re.IGNORECASE))
         except re.error as error:
             raise click.BadParameter(
-                f'{text!r} is not a regular expression: {error}. For any warning, write ".".', ctx
+                f'{text!r} is not a regular expression: {error}. Use "." for any warning.', ctx
             ) from error
     return tuple(patterns)
 
@@ -293,7 +293,7 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
     """Return the scheduler address from the option or the project, None to compile locally.
 
     Raises:
-        SpecError: it is not the address of a scheduler.
+        SpecError: the text is not a scheduler's address.
     """
     if ctx.resilient_parsing:
         return None
@@ -378,7 +378,7 @@ def _limit_options(
     """Return the `--timeout` and `--memory` options.
 
     Args:
-        what: what they stop.
+        what: the work that they stop.
         seconds: default time limit, None for no limit.
         memory: default memory limit, for the help.
     """

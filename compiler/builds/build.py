@@ -1,7 +1,7 @@
 """Build variants: look each up in the store, compile the misses in workers, and report.
 
-If all variants are hits, no worker is started, and neither JAX nor SQLite nor any module that only
-compiling needs is imported.
+If all variants are hits, no worker is started, and JAX, SQLite, and modules that only compiling
+needs are not imported.
 
 A variant that is not in the store becomes a `Miss`, then a `Compile` request to a worker, whose
 reply becomes the `VariantResult`.
@@ -93,14 +93,14 @@ def build(
         store: the store to read from and add to.
         options: options of the build.
         on_event: callback for the progress of variants, and for periodic ticks.
-        compiler: a toolchain and workers that stay after the build; None for workers of its own.
+        compiler: a toolchain and workers to reuse; None to start workers for this build.
 
     Returns:
         The report, which includes failures.
 
     Raises:
-        ToolError: the toolchain is incomplete; or a variant must be compiled with `require_store`,
-            and the store cannot be written.
+        ToolError: the toolchain is incomplete; or, with `require_store`, a variant must be compiled
+            but the store cannot be written.
         NotCachedError: the lock is for another toolchain.
         CorruptError: a folder of the store is a link or belongs to another user.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is invalid.
@@ -123,9 +123,9 @@ class Miss(Struct):
     """Variants of one request that are not in the store.
 
     Attributes:
-        variant: the first of them, which is compiled.
-        request: their request.
-        found: the result of looking it up.
+        variant: the first of these variants; only this one is compiled.
+        request: the request that they share.
+        found: the result of looking up the request.
         indices: positions of the variants.
         explanation: the differences from the nearest entry of the store, with `explain`.
     """
@@ -138,7 +138,7 @@ class Miss(Struct):
 
     @property
     def reason(self) -> str:
-        """The reason of the miss in words."""
+        """The reason for the miss, in words."""
         return self.explanation.reason if self.explanation else self.found.reason
 
 
@@ -150,7 +150,7 @@ class _Build(Struct, eq=False):
         store: the store.
         options: options of the build.
         on_event: callback for progress.
-        compiler: a toolchain and workers that stay after the build, or None.
+        compiler: see `build`.
         session: records the entries of the store that are used.
         results: finished results by position.
         misses: misses by request.
@@ -158,7 +158,7 @@ class _Build(Struct, eq=False):
         stack: closes everything that the build has opened.
         setup: the installed compiler, None if there is none.
         context: the toolchain's identity, None until it is known.
-        locked: looks up with a lock, None without one.
+        locked: look-up that checks the lock file, None without one.
         remote: the remote store, None if there is none.
         pool: the workers, None until the first one is needed.
         failed: whether a variant has failed.
@@ -186,7 +186,7 @@ class _Build(Struct, eq=False):
         if any(name in os.environ for name in _LIMITS):
             from pallasc.cache.evict import read_limits
 
-            read_limits()  # reports errors in them before anything is done, as `trust` does
+            read_limits()  # report invalid settings first, like `trust` below
         self.store.folders.check()
         _ = self.store.trust
         with self.stack:
@@ -212,7 +212,7 @@ class _Build(Struct, eq=False):
             tidy(self.store)
 
     def report(self, started_s: float, *, interrupted: bool) -> Report:
-        """Send the rest to the remote store, and return the report of the build.
+        """Send the remaining variants to the remote store, and return the build's report.
 
         Variants without a result are `skipped`. `started_s` is a `time.monotonic` time.
         """
@@ -237,10 +237,10 @@ class _Build(Struct, eq=False):
     # ---- the toolchain
 
     def _toolchain(self) -> Setup | RememberedToolchain:
-        """Return the installed toolchain, else one that the store was filled with.
+        """Return the installed toolchain, or else one that filled the store.
 
         Raises:
-            ToolError: the toolchain is incomplete; or there is none, and the store remembers none.
+            ToolError: the toolchain is incomplete, or none is installed or recorded in the store.
             NotCachedError: none is installed, and another Python or pallasc filled the store.
         """
         options = self.options
@@ -254,7 +254,7 @@ class _Build(Struct, eq=False):
         from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains
 
         if options.compiles and not remembered_toolchains(self.store):
-            return prepare()  # raises, and says what to install
+            return prepare()  # raises an error that says what to install
         return choose_remembered(self.store, options.locked.lock if options.locked else None)
 
     def _open(self, toolchain: Setup | RememberedToolchain) -> tuple[Context, Lookup]:
@@ -270,8 +270,8 @@ class _Build(Struct, eq=False):
         if self.store.folder.exists():
             context = toolchain.context(self.store)
         else:
-            if self.remote is None:  # which may have all
-                self._start_workers(len(self.variants))  # while the toolchain's files are read
+            if self.remote is None:  # a remote store may have all variants
+                self._start_workers(len(self.variants))  # in parallel with reading the toolchain
             with self._ticking():
                 context = toolchain.context(self.store)
         self.stack.callback(context.digests.save)
@@ -285,7 +285,7 @@ class _Build(Struct, eq=False):
             )
         elif locked is not None:
             self.notes.append(
-                f"there is no {locked.file} here: variants were only looked up in the store"
+                f"{locked.file} does not exist: variants were looked up without a lock file"
             )
         self.stack.enter_context(self.session)
         return context, lookup
@@ -310,11 +310,11 @@ class _Build(Struct, eq=False):
     # ---- look-up
 
     def _look_up(self, lookup: Lookup) -> None:
-        """Settle the variants that are in the stores; group the misses by request and folder.
+        """Settle the hits in both stores; group the misses by request and folder.
 
         Workers are started at the first miss.
         """
-        # The import system caches the listings of folders, and files may have been added since.
+        # The import system caches folder listings, but files may have been added since.
         importlib.invalidate_caches()
         waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
         for index, variant in enumerate(self.variants):
@@ -345,7 +345,7 @@ class _Build(Struct, eq=False):
     def _find(
         self, lookup: Lookup, variant: Variant, request: Request
     ) -> LookupResult | PallascError:
-        """Look a variant up; return the error instead if the lock rejects a miss."""
+        """Look up a variant; return an error if the lock file rejects a miss."""
         try:
             return self.locked.find(variant, request) if self.locked else lookup.find(request)
         except PallascError as error:
@@ -367,7 +367,7 @@ class _Build(Struct, eq=False):
         elif found.artifact is None:
             miss = self.misses.setdefault(request, Miss(variant, request, found))
             miss.indices.append(index)
-            if not self.options.explain:  # which finds a better reason
+            if not self.options.explain:  # `_explain` settles it with a better reason
                 self._settle_uncompiled(index, miss)
         else:
             manifest = found.manifest
@@ -382,7 +382,7 @@ class _Build(Struct, eq=False):
             self._settle(index, result)
 
     def _explain(self, lookup: Lookup) -> None:
-        """Settle the misses; the reasons are the differences from the nearest entry."""
+        """Settle the misses; each reason is the difference from the nearest entry."""
         from pallasc.compiler.inputs.manifest import Explainer
 
         explainer = Explainer(lookup)
@@ -409,7 +409,7 @@ class _Build(Struct, eq=False):
             )
         elif options.compiles:
             error = ToolError(
-                f"{variant.id} has to be compiled, and no compiler is installed here: {reason}.",
+                f"{variant.id} has to be compiled, but no compiler is installed here: {reason}.",
                 hint=f"Install it with: {INSTALL}",
                 reason=reason,
             )
@@ -458,7 +458,7 @@ class _Build(Struct, eq=False):
         return self.failed and not self.options.keep_going
 
     def _start_workers(self, tasks: int) -> None:
-        """Start workers, which import JAX in the background; does nothing the second time.
+        """Start the workers if they are not running; they import JAX in the background.
 
         Raises:
             ToolError: the store cannot be written, and `require_store` is set.
@@ -530,10 +530,10 @@ class _Build(Struct, eq=False):
     def _introduce(
         self, pool: Pool | ClusterPool, setup: Setup, lookup: Lookup, firsts: Sequence[Variant]
     ) -> None:
-        """Send workers the toolchain, and a cluster the sources of the misses' first variants.
+        """Send the toolchain to the workers, and the sources of `firsts` to a cluster's workers.
 
         Raises:
-            ToolError: there is too much to send, or the assembler does not report its version.
+            ToolError: the sources are too large, or the assembler does not report its version.
         """
         from pallasc.compiler.workers.messages import Introduction
         from pallasc.compiler.workers.pool import Pool
@@ -558,7 +558,7 @@ class _Build(Struct, eq=False):
         pool.accept = partial(publish, lookup)
 
     def _result(self, miss: Miss, reply: Reply) -> VariantResult:
-        """Return the result of a miss's first variant, and publish what the worker could not."""
+        """Return the result of a miss's first variant, and publish the worker's manifest."""
         from pallasc.compiler.workers.messages import Compiled, Failed
 
         variant = miss.variant
@@ -583,7 +583,7 @@ class _Build(Struct, eq=False):
         if self.remote is not None and put.stored and name:
             self.remote.offer(name, variant.id)
         artifact = None
-        if put.stored:  # read on demand, so that it need not stay in memory
+        if put.stored:  # read on demand instead of kept in memory
             artifact = stored_artifact(self.store, reply.action, record=reply.digest)
         if artifact is None and reply.record is not None:
             artifact = Artifact(reply.record, reply.blobs.__getitem__)
@@ -592,10 +592,10 @@ class _Build(Struct, eq=False):
         not_stored = self.store.not_stored or ("" if put.conflict else put.reason)
         if self.options.require_store and not_stored:
             error = ToolError(
-                f"it was compiled, but the store {self.store.root} could not keep it: "
+                f"the artifact was compiled, but the store {self.store.root} could not keep it: "
                 f"{not_stored}.",
-                hint="Make room, or name another folder with --store; PALLASC_REQUIRE_STORE=0 goes "
-                "on without.",
+                hint="Make room, or name another folder with --store; PALLASC_REQUIRE_STORE=0 "
+                "continues without storing.",
             )
             return replace(result, error=error)
         if reply.status == "compiled":
@@ -613,7 +613,7 @@ class _Build(Struct, eq=False):
     def _publish(self, variant: Variant, key: str, reply: Compiled) -> str:
         """Sign and publish a worker's manifest; return its name, "" if there is none.
 
-        It must name the artifact that the worker reported.
+        The manifest must name the artifact that the worker reported.
         """
         from pallasc.cache.manifests import manifest_from_json
 
@@ -621,7 +621,7 @@ class _Build(Struct, eq=False):
         if body is None:
             return ""
         if (body.get("action"), body.get("record")) != (reply.action, reply.digest):
-            note = "its manifest names another artifact and was not stored"
+            note = "the worker's manifest names a different artifact and was not stored"
             self.notes.append(f"{variant.id}: {note}")
             return ""
         try:
@@ -631,7 +631,7 @@ class _Build(Struct, eq=False):
             return ""
 
     def _error(self, variant: Variant, failed: Failed) -> PallascError:
-        """Return a variant's error; if its process died, with a command that reproduces it."""
+        """Return a variant's error, with a command to reproduce it if the process died."""
         error = failed.error
         if failed.died:
             alone = f"To see it alone: {self._reproduction(variant)}"
@@ -667,7 +667,7 @@ def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
     Args:
         options: options of the build.
         setup: the toolchain.
-        tasks: largest number of variants to compile.
+        tasks: maximum number of variants to compile.
     """
     from pallasc.compiler.workers.pool import Pool, find_capacity
 

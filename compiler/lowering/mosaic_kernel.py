@@ -1,26 +1,26 @@
 """A Mosaic kernel in an executable: its cubin, its name, and the launch made by its host code.
 
-`MosaicGpuKernelProto` (jaxlib/mosaic/gpu/mosaic_gpu.proto) has a version. Each tested version has
-an adapter, and any other is rejected:
+`MosaicGpuKernelProto` (jaxlib/mosaic/gpu/mosaic_gpu.proto) has a version. Tested versions are
+supported, and others are rejected:
 
 ======= ============ ========================================================================
-version JAX          where things are
+version JAX          location of the launch data
 ======= ============ ========================================================================
 1       0.10         cubin in the host object; name, shared memory, cluster from the init call
 3       0.11         cubin, name, shared memory, cluster in the proto; launch passes "uses PDL"
-4       0.12         as 3; the host function fills a kernel spec instead of launching
+4       0.12         like 3, but the host function fills a kernel spec instead of launching
 ======= ============ ========================================================================
 
 A kernel on several devices reads the addresses of its peers' memory from a table
 (`specs/artifacts/plan.py`), and its host function builds tensor maps on these addresses. The
-function is run once for each rank, with a table of sentinel addresses, so that every address shows
-the array and the rank that it belongs to.
+function is run once for each rank, with a table of sentinel addresses, so that every address
+identifies its array and rank.
 
 XLA launches a kernel by calling straight-line host code that builds tensor maps and calls a
 few symbols of Mosaic's runtime (`jaxlib/mosaic/gpu/runtime.cc`, `launch_lowering.cc`,
-`launch_context.py` in JAX's sources). This module loads that code with LLVM's MCJIT and binds the
-symbols to Python functions. The buffers are sentinel addresses 2^40 bytes apart, so every pointer
-that is passed back shows its buffer and offset.
+`launch_context.py` in JAX's sources). This module loads the host code with LLVM's MCJIT and binds
+the symbols to Python functions. The buffers are sentinel addresses 2^40 bytes apart, so every
+pointer passed to these functions identifies its buffer and offset.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def sentinel(index: int) -> int:
 
 
 def locate(address: int) -> tuple[int, int]:
-    """Return the number and byte offset of an address derived from a sentinel."""
+    """Return the array number and byte offset of an address derived from a sentinel."""
     index, offset = divmod(address, _SPACING)
     if index == 0:
         raise CompileError(f"the host function passes {address:#x}, which is outside all buffers")
@@ -78,7 +78,7 @@ def locate(address: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Sentinels:
-    """Sentinels for `arrays` arrays on each of `ranks` devices, as device `rank` gets them.
+    """Sentinels for `arrays` arrays on each of `ranks` devices, as passed to device `rank`.
 
     The rank's own arrays come first, then the table on the device, then each array on each rank,
     then the multicast address of each array.
@@ -90,7 +90,10 @@ class Sentinels:
 
     def __post_init__(self) -> None:
         if self.ranks > 1 and self.arrays * (self.ranks + 2) + 1 > MOST_SENTINELS:
-            raise CompileError(f"a kernel of {self.arrays} arrays over {self.ranks} devices")
+            raise CompileError(
+                f"a kernel of {self.arrays} arrays over {self.ranks} devices needs more than "
+                f"{MOST_SENTINELS} addresses"
+            )
 
     def words(self) -> list[int]:
         """Return the table of peers."""
@@ -106,10 +109,10 @@ class Sentinels:
         return self.arrays + 1 + array * self.ranks + peer
 
     def find(self, address: int) -> tuple[int, int, int]:
-        """Return the array and the byte offset of an address, and the rank that it belongs to.
+        """Return the array, byte offset, and rank of an address.
 
         Raises:
-            CompileError: it is not in any array.
+            CompileError: the address is in no array.
         """
         number, offset = locate(address)
         if number < self.arrays:
@@ -127,10 +130,10 @@ class HostObject:
 
     Args:
         object_file: the relocatable ELF object, for the CPU of this process.
-        version: Mosaic's version, which decides the launch interface of the host function. In
-            version 4, `(spec, buffers)` calls `mosaic_gpu_build_kernel_spec`. In versions 3 and 1,
-            `(function, stream, buffers)` calls `mosaic_gpu_launch_kernel`, with and without the
-            argument "uses PDL".
+        version: the proto's version. In version 4, the host function takes `(spec, buffers)` and
+            calls `mosaic_gpu_build_kernel_spec`. In versions 1 and 3, it takes
+            `(function, stream, buffers)` and calls `mosaic_gpu_launch_kernel`; only version 3
+            passes the argument "uses PDL".
 
     Raises:
         CompileError: the object needs an unknown symbol.
@@ -180,9 +183,8 @@ class HostObject:
     def launch(self, name: str, *, parameter_sizes: Sequence[int], sentinels: Sentinels) -> Launch:
         """Run the host function `name` with sentinel buffers and return its one launch.
 
-        The launch has no cubin and no kernel. Its buffers are the numbers of the arrays of the
-        custom call: operands first, then results. Each tensor map has a single peer, the rank of
-        its array.
+        The launch has no cubin and no kernel name. Its buffers are array numbers of the custom
+        call: operands first, then results. Each tensor map has a single peer: its array's rank.
 
         Args:
             name: the function, `_mlir_ciface_…`.
@@ -237,8 +239,7 @@ class HostObject:
 
         alive = []
         for name, (recorder, result, arguments) in self._recorders().items():
-            # LLVM keeps only the address; garbage collection of the callback would leave it
-            # dangling.
+            # LLVM keeps only the address, which dangles if the callback is garbage-collected.
             callback = ctypes.CFUNCTYPE(result, *arguments)(self._guarded(recorder))
             llvm.add_symbol(name, ctypes.cast(callback, _PTR).value)
             alive.append(callback)
@@ -292,7 +293,7 @@ class HostObject:
     def _build_spec(self, _spec: int, *rest: int) -> None:
         shape, smem, pdl, count, params, sizes = rest[:9], *rest[9:]
         pointers, passed = _read(_U64, params, count), _read(ctypes.c_int32, sizes, count)
-        # Size 0 marks a device address; the pointer points to it in both cases.
+        # Size 0 marks a device address; with any size, `pointer` points to the value.
         parameters = [
             self._parameter(pointer, size) if size else self._address(pointer)
             for pointer, size in zip(pointers, passed, strict=True)
@@ -331,7 +332,7 @@ class HostObject:
         return Bytes(size, data.hex() if any(data) or not maps else "", tuple(maps))
 
     def _module_load(self, cubin: int) -> int:
-        # Only the address is passed; the cubin is in the object's read-only data.
+        # Only the cubin's address is passed; its bytes are in the object's read-only data.
         start = self._object_file.find(ctypes.string_at(cubin, 64))
         if start < 0:
             raise CompileError("the host object loads a cubin that it does not contain")
@@ -377,7 +378,7 @@ def _refuse_addresses(data: bytes) -> None:
 _VERSIONS = (1, 3, 4)
 _TESTED = "1 (JAX 0.10), 3 (JAX 0.11) and 4 (JAX 0.12)"
 
-# The second name is from JAX 0.10, where only multicast needed it.
+# The second name is from JAX 0.10, where only multicast needed the attribute.
 _SYMMETRIC = ("symmetric_memory_parameters", "multimem_parameters")
 
 # `_tma_dma_type` in jax/experimental/mosaic/gpu/launch_context.py: number -> (driver type, bits).
@@ -392,8 +393,8 @@ _ELEMENT_TYPES = {
 class MosaicKernel:
     """A kernel that Mosaic compiled, with the launch made by its host function.
 
-    The launch has no cubin, and its buffers are the numbers of the arrays of the custom call:
-    operands first, then results.
+    The launch has no cubin, and its buffers are array numbers of the custom call: operands first,
+    then results.
     """
 
     hash: str
@@ -409,10 +410,10 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
     Args:
         state: the message.
         buffers: number of buffers in the call.
-        ranks: number of devices that run it together.
+        ranks: number of devices that run the kernel together.
 
     Raises:
-        CompileError: its version was not tested, or its parts contradict each other.
+        CompileError: the proto's version is untested, or its parts contradict each other.
     """
     proto = message_type("MosaicGpuKernelProto").FromString(state)
     if proto.version not in _VERSIONS:
@@ -438,7 +439,7 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
         launch = join_ranks(each_rank)
     if smem and launch.dynamic_smem_bytes != smem:
         raise CompileError(
-            f"{name} declares {smem} bytes of shared memory and is launched with "
+            f"{name} declares {smem} bytes of shared memory but is launched with "
             f"{launch.dynamic_smem_bytes}"
         )
     return MosaicKernel(
@@ -454,7 +455,7 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
 
 
 def placed(parameter: Parameter, arrays: Sequence[Pointer]) -> Parameter:
-    """Return a parameter of a Mosaic kernel, whose buffers are numbers of arrays, for these arrays.
+    """Return a Mosaic kernel's parameter with array numbers replaced by the buffers of `arrays`.
 
     Args:
         parameter: the parameter.
@@ -500,15 +501,15 @@ def from_mosaic(
         element_type: number of the element type.
         sizes: sizes of the dimensions, major first.
         strides: strides in elements, major first.
-        swizzle_bytes: width of the swizzle; 16 is none.
+        swizzle_bytes: width of the swizzle; 16 for no swizzle.
         buffer: number of the array.
-        offset: byte offset in it.
+        offset: byte offset in the array.
         window: sizes of the box, major first.
         im2col: the window of a convolution instead of `window`.
-        steps: element strides of its spatial dimensions, minor first.
+        steps: element strides of the convolution's spatial dimensions, minor first.
 
     Raises:
-        CompileError: an unknown element type or a broken rule.
+        CompileError: the element type is unknown, or a driver's rule is broken.
     """
     if element_type not in _ELEMENT_TYPES:
         raise CompileError(f"tensor map with unknown element type {element_type}")
@@ -518,7 +519,7 @@ def from_mosaic(
         raise CompileError(f"tensor map whose minor stride is {[*strides[-1:]]} instead of 1")
     packed = [sizes[-1], *strides[:-1], *window[-1:]]
     if any(value % packing for value in packed):
-        raise CompileError(f"tensor map of {bits}-bit elements that does not fill bytes: {packed}")
+        raise CompileError(f"tensor map of {bits}-bit elements does not fill whole bytes: {packed}")
     box = [size // packing for size in window[-1:]] + [*window[-2::-1]]
     result = TensorMap(
         buffer=buffer,
@@ -553,11 +554,11 @@ def join_ranks(launches: Sequence[Launch]) -> Launch:
     """Return the launch that all ranks make, with the peers of each tensor map.
 
     Raises:
-        CompileError: the launches differ between ranks in more than the owners of tensor maps.
+        CompileError: the launches of the ranks differ in more than peers of tensor maps.
     """
     first, *others = (_with_peers(launch, itertools.repeat(None)) for launch in launches)
     if any(other != first for other in others):
-        raise CompileError("the host function launches something different on each device")
+        raise CompileError("the host function makes different launches on different devices")
     own = tuple(range(len(launches)))
     by_map = zip(*map(_peers, launches), strict=True)
     return _with_peers(first, (None if peers == own else peers for peers in by_map))
@@ -588,13 +589,13 @@ def uses_peers(call: Any) -> bool:
 def peer_table(
     call: Any, arrays: Sequence[Pointer], *, multimem: bool, ranks: int
 ) -> PeerTable | None:
-    """Return the table that a custom call needs, None if it needs none.
+    """Return the peer table of a custom call, None if it uses none.
 
     Args:
         call: the custom call.
-        arrays: its operands, then its results.
+        arrays: the call's operands, then its results.
         multimem: whether the kernel uses multicast addresses.
-        ranks: number of devices that run it together.
+        ranks: number of devices that run the kernel together.
 
     Raises:
         CompileError: the call refers to other devices or other arrays.

@@ -1,28 +1,28 @@
-"""The observer's state of warps, clusters, barriers and operations, and the races it finds.
+"""The race observer's state of warps, clusters, barriers, and operations, and its findings.
 
 Scopes are the reach of strong accesses and fences (PTX ISA 9.0, 8.5). Two strong accesses do not
-race, and an acquire sees a release, if the scope of each includes the thread of the other.
+race, and an acquire sees a release, if each scope includes the other thread.
 
-Agents access memory: warps, and the asynchronous units that work for them. Each agent of a cluster
-has a number. A frontier is a table with a column for each agent: the last event of the agent that
-has happened before, from the point of view of the frontier's owner. Events are numbered in a single
-sequence as they occur, so that the events of one agent ascend.
+Agents are warps, and the asynchronous units that access memory for them. Each agent of a cluster
+has a number. A frontier is a table with a column for each agent: the agent's last event that
+happened before the frontier owner's current point. Events are numbered in a single sequence as they
+occur, so the event numbers of an agent increase.
 
-The rows of a frontier define *in which way* the events have happened before:
+Each row of a frontier has its own happened-before relation:
 
     GENERIC   for plain accesses
     ASYNC     also for asynchronous accesses to shared memory (fence.proxy.async)
     GLOBAL    also for asynchronous accesses to global memory
-    INIT      of initialized mbarriers: for asynchronous operations that signal them
+    INIT      initialization of mbarriers, for asynchronous operations that signal them
     BEFORE    for tcgen05, as of the last tcgen05.fence::before_thread_sync
-    OVER      in time alone: relaxed arrivals pass it on, too
-    AFTER     for tcgen05, as of this thread's last tcgen05.fence::after_thread_sync:
-              never passed on, because every waiting thread needs this fence
+    OVER      in time only; relaxed arrivals also pass it on
+    AFTER     for tcgen05, as of this thread's last tcgen05.fence::after_thread_sync;
+              never passed on, because every waiting thread needs its own fence
 
-A shadow has the last write and reads of each granule of a memory, as event numbers. Accesses are
-tracked at a granularity that follows from the accesses of a kernel. Stores of one instruction by
-several warps or blocks are races unless they write the same bytes. Loads may read unwritten bytes
-if their values are only stored again, or unused.
+A shadow has the last write and reads of each granule of a memory, as event numbers. The size of a
+granule depends on the accesses of the kernel. Stores of one instruction by several warps or blocks
+are races unless they write the same bytes. Loads may read unwritten bytes if the loaded values are
+unused or only stored again.
 
 A kernel may copy a buffer that is only partly filled, as Mosaic's profiler does. With lane
 semantics, Mosaic lowers `ref[...] = value` to a swap, whose load of the old value is dead.
@@ -49,7 +49,7 @@ _SCOPES = {"cta": CTA, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": SYS}
 
 
 def scope_of(parts: Collection[str], default: int) -> int:
-    """Return the scope that the parts of an opcode name."""
+    """Return the scope named in the parts of an opcode."""
     return next((scope for name, scope in _SCOPES.items() if name in parts), default)
 
 
@@ -63,7 +63,7 @@ def distance(one: Warp, other: Warp) -> int:
 
 
 class Domain(NamedTuple):
-    """The threads that a release reaches: those of a device, of a cluster or of a block, or all."""
+    """The threads that a release reaches: a block, a cluster, a device, or all threads."""
 
     scope: int
     device: int
@@ -83,7 +83,7 @@ class Domain(NamedTuple):
         return self.scope == SYS or self == Domain.around(warp, cluster, self.scope)
 
     def needed(self, warp: Warp, is_near: bool) -> int:
-        """Return the scope that an acquire needs; `is_near` if its own cluster released, too."""
+        """Return the scope that an acquire needs; `is_near` if the warp's cluster also released."""
         if self.device != warp.block.device:
             return SYS
         return CTA if is_near else GPU
@@ -104,8 +104,7 @@ TENSOR_STORES = 7
 KINDS = 8
 
 COPIES = 128
-"""Number of distinguished tensor loads and similar copies, each an agent: more than are ever in
-flight."""
+"""Number of agents for tensor loads and similar copies: more than are ever in flight."""
 
 ALWAYS = np.iinfo(np.int32).max
 
@@ -131,7 +130,7 @@ class Agents(NamedTuple):
         return KINDS * self.warps + number % COPIES
 
     def frontier(self) -> Table:
-        """Return an empty frontier, before which nothing has happened."""
+        """Return an empty frontier: no event has happened before."""
         return np.zeros((_ROWS, self.size), np.int32)
 
     def generic(self) -> np.ndarray:
@@ -155,7 +154,7 @@ class Clusters:
         self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # last argument, its union
 
     def union(self, more: Clusters) -> Clusters:
-        """Return the later events of both; returns one of the two if it includes the other."""
+        """Return the later events of both: one of the two objects if it includes the other."""
         if more is self or not more.tables:
             return self
         if not self.tables:
@@ -202,7 +201,7 @@ class Passed:
         self._covered: WeakSet[Clusters] = WeakSet()  # known to be included in `clusters`
 
     def release(self, number: int, own: Table, others: Clusters) -> None:
-        """Add the knowledge of a thread about its own cluster, and about others."""
+        """Add a thread's knowledge about its own cluster, and about other clusters."""
         self._covered.add(self.clusters)
         if others not in self._covered:
             self.clusters = self.clusters.union(others)
@@ -215,13 +214,13 @@ class Passed:
 
 
 class Frontier:
-    """The events that have happened before: in the own cluster, and in other known clusters."""
+    """The events that have happened before, in its own cluster and in other known clusters."""
 
     __slots__ = ("others", "own")
 
     def __init__(self, own: Table) -> None:
         self.own = own
-        self.others = NONE  # may include others' knowledge of the own cluster, which is unused
+        self.others = NONE  # may include unused knowledge about its own cluster
 
     def copy(self) -> Frontier:
         """Return a copy that can be changed independently."""
@@ -235,7 +234,7 @@ class Frontier:
         self.others = self.others.union(other.others)
 
     def join_own(self, table: Table) -> None:
-        """Add knowledge about the own cluster, except the fences of another thread."""
+        """Add knowledge about its own cluster, except another thread's AFTER fences."""
         np.maximum(self.own[:AFTER], table[:AFTER], out=self.own[:AFTER])
 
 
@@ -269,10 +268,10 @@ class Finding:
     """An error in a kernel.
 
     Args:
-        rule: names the kind, as in `docs/check.md`.
+        rule: name of the kind of error, as in `docs/check.md`.
         message: one sentence that describes what is missing.
-        second: the access at which it was noticed.
-        first: the access that it conflicts with, if there are two.
+        second: the access at which the error was found.
+        first: the access that `second` conflicts with, None if there is none.
         memory: the memory, as text.
         begin: start of the affected bytes in that memory; None if there are none.
         end: end of the affected bytes, exclusive.
@@ -311,21 +310,21 @@ class Thread:
     def __init__(self, warp: Warp, cluster: ClusterState, number: int) -> None:
         self.warp = warp
         self.cluster = cluster
-        self.number = number  # as an agent
+        self.number = number  # its agent number
         self.frontier = Frontier(cluster.agents.frontier())
         self.frontier.own[GENERIC, number] = ALWAYS
         self.stamp = 0  # the last event before its last release
         self.events: dict[int, int] = {}  # by place: events since then
         self.stores: dict[int, int] = {}  # by instruction: number of stores
-        # By scope: knowledge at the last fence, for relaxed writes; knowledge seen by relaxed
-        # reads, for the next fence.
+        # By scope: `released` has the knowledge at the last fence, for relaxed writes; `acquired`
+        # has the knowledge seen by relaxed reads, for the next fence.
         self.released: dict[int, Frontier] = {}
         self.acquired: dict[int, Frontier] = {}
         # By semaphore, domain and order: the knowledge last acquired there.
         self.acquired_at: dict[tuple[tuple[int, int], Domain, Order], Clusters] = {}
-        self.in_flight: dict[int, tuple[int, bool]] = {}  # registers: event of wgmma, is written
+        self.in_flight: dict[int, tuple[int, bool]] = {}  # by register: wgmma event, is written
         self.fenced: list[np.ndarray] | None = None  # registers at the last wgmma.fence
-        self.asynchronous: list[Asynchronous] = []  # not waited for
+        self.asynchronous: list[Asynchronous] = []  # operations not waited for
 
 
 class ClusterState:
@@ -344,7 +343,7 @@ class ClusterState:
 
 
 class BarrierState:
-    """Knowledge that arrivals pass on: in the current phase, and in completed phases."""
+    """Knowledge passed on by arrivals of the current phase, and of completed phases."""
 
     __slots__ = ("coming", "over", "phase")
 
@@ -401,11 +400,11 @@ class Order:
 
     acquires: bool
     releases: bool
-    scope: int  # WEAK, or its reach
+    scope: int  # WEAK, or the scope of a strong access
 
 
 def granule_shifts(kernel: Kernel, element_bytes: int) -> tuple[int, int]:
-    """Return the granule sizes of shared and of global memory, as powers of two.
+    """Return the base-2 logarithms of the granule sizes of shared and global memory.
 
     A granule is as large as the smallest access of the kernel; all other accesses are multiples.
     Tensor copies of bytes may begin and end at any byte of global memory.
@@ -499,7 +498,7 @@ class Shadow:
         self.reads[row, index] = event
 
     def late_read(self, index: Index, known: np.ndarray) -> int:
-        """Return a read that has not happened before, or 0; `known` is the last event by agent."""
+        """Return the last read that is later than `known` (an event by agent), or 0."""
         count = len(self.readers)
         if not count:
             return 0
@@ -518,7 +517,7 @@ class Shadow:
         return found
 
     def chosen(self, index: Index, chosen: np.ndarray | None) -> np.ndarray:
-        """Return the numbers of the chosen granules, or of all."""
+        """Return the numbers of the chosen granules, of all if `chosen` is None."""
         where = _numbers(index)
         return where if chosen is None else where[chosen]
 
@@ -540,14 +539,14 @@ class Use:
     """An access that is checked against the events of a memory.
 
     Attributes:
-        thread: the warp that accesses, or that issued the operation that does.
+        thread: the warp that makes the access, or that issued the operation.
         shadow: the memory.
         index: the granules.
         event: the number of the access.
-        known: by agent, the last event that has happened before.
-        reads: True if it only reads.
+        known: by agent, the last event that happened before the access.
+        reads: True if the access only reads.
         is_near: True if only agents of the warp's own cluster access this memory.
-        proxy: the row of a frontier that holds for it.
+        proxy: the row of the frontier that applies to the access.
     """
 
     thread: Thread
@@ -565,11 +564,11 @@ class Doubt:
     """Two unordered executions of one store: a race if their bytes differ.
 
     Args:
-        first: the one whose store was seen first.
-        second: the other one.
+        first: the store that was seen first.
+        second: the other store.
         shadow: the memory.
         where: the granules that both write.
-        held: their bytes before the later one of the two writes.
+        held: the bytes of these granules before the later write.
     """
 
     first: Event
@@ -591,13 +590,13 @@ class Doubt:
 
 @dataclass(slots=True)
 class Agreements:
-    """The doubts to decide once the later one of two stores is in memory."""
+    """The doubts to decide once the later of the two stores is in memory."""
 
     _stores: list[Doubt] = field(default_factory=list)  # by the store that is being executed
     _copies: dict[Asynchronous, list[Doubt]] = field(default_factory=dict)
 
     def doubt(self, doubt: Doubt) -> None:
-        """Record two stores, the second of which has not written yet."""
+        """Record a doubt whose second store has not written yet."""
         if doubt.second.operation is None:
             self._stores.append(doubt.hold())
             return
@@ -635,7 +634,7 @@ class OperationKind(NamedTuple):
 
     Attributes:
         name: a noun phrase.
-        wait: what waits for it.
+        wait: the wait that completes it.
         agent: the agent of the warp that executes it; None for a copy, which is an agent itself.
     """
 
@@ -667,7 +666,7 @@ def kind_of(operation: Asynchronous) -> OperationKind:
 
 
 def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:
-    """Return True if several execute the same store: no race if they write the same bytes.
+    """Return True if both execute the same store: not a race if they write the same bytes.
 
     In Mosaic's kernels, every warp of a block stores a scalar, and every warp or block stores the
     same rows.

@@ -1,4 +1,4 @@
-"""pallasc's own device arrays, for results when the inputs come without an allocator.
+"""pallasc's own device arrays, for results if the library of the inputs has no allocator.
 
 Structures and codes follow DLPack 1.0 (`dlpack.h`). Reading a capsule does not consume it: its
 own destructor frees the memory. A capsule created here keeps its array alive until the consumer
@@ -102,8 +102,8 @@ def read_capsule(capsule: Any, device: int | None, stream: int | None = None) ->
     if (None if kind == CPU else ordinal) != device:
         place = "the host" if device is None else f"GPU {device}"
         raise ArgumentError(
-            f"its DLPack tensor lies on device {ordinal} of kind {kind}, and __dlpack_device__ "
-            f"says {place}."
+            f"its DLPack tensor is on device {ordinal} of kind {kind}, but __dlpack_device__ "
+            f"reports {place}."
         )
     size = 8 * int.from_bytes(layout[:4], "little")
     read = _bytes_at(size)
@@ -113,7 +113,7 @@ def read_capsule(capsule: Any, device: int | None, stream: int | None = None) ->
 
 @cache
 def _bytes_at(size: int) -> Callable[[int], Any]:
-    """Return a function that reads `size` bytes at an address, in a third of `string_at`'s time."""
+    """Return a function that reads `size` bytes at an address, 3x faster than `string_at`."""
     return (ctypes.c_char * size).from_address
 
 
@@ -123,7 +123,7 @@ def _read_head(address: int) -> bool:
     if major > 1:
         raise ArgumentError(f"its DLPack tensor has version {major}.{minor}; pallasc reads 1.x.")
     if flags & _IS_COPY:
-        raise ArgumentError("__dlpack__ gives a copy, which is gone before the kernel runs.")
+        raise ArgumentError("__dlpack__ returns a copy, which is freed before the kernel runs.")
     return not flags & _READ_ONLY
 
 
@@ -131,7 +131,7 @@ def _read_head(address: int) -> bool:
 def _layout(
     layout: bytes, shape: bytes, strides: bytes | None
 ) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
-    """Return dtype and shape encoded by the bytes, and the strides if it is not row-major."""
+    """Decode the dtype and shape, and the strides if the array is not row-major."""
     ndim, code, bits, lanes = struct.unpack("<iBBH", layout)
     sizes = struct.unpack(f"<{ndim}q", shape)
     steps = None if strides is None else struct.unpack(f"<{ndim}q", strides)
@@ -163,13 +163,13 @@ def make_capsule(
     return functions["new"](address, _NAME, ctypes.cast(functions["destroy"], ctypes.c_void_p))
 
 
-# Objects that exported capsules refer to, by the address of their structure.
+# Objects that exported capsules keep alive, by the address of the capsule's structure.
 _exported: dict[int, Any] = {}
 
 
 @cache
 def _functions() -> dict[str, Any]:
-    """Return Python's capsule functions, and the two that our own capsules call."""
+    """Return Python's capsule functions, and the two callbacks of our own capsules."""
     api, pointer, text = ctypes.pythonapi, ctypes.c_void_p, ctypes.c_char_p
     get = ctypes.PYFUNCTYPE(pointer, pointer, text)(("PyCapsule_GetPointer", api))
     is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, pointer, text)(("PyCapsule_IsValid", api))
@@ -178,7 +178,7 @@ def _functions() -> dict[str, Any]:
         _exported.pop(address, None)
 
     def destroy(capsule: int) -> None:
-        # A consumer renames the capsule and calls the deleter itself.
+        # If the name differs, a consumer has renamed the capsule and calls the deleter.
         if is_valid(capsule, _NAME):
             _exported.pop(get(capsule, _NAME), None)
 
@@ -216,19 +216,19 @@ class DeviceArray:
     """A dense row-major array in device memory, freed with the object.
 
     Args:
-        shape: sizes of its dimensions.
-        dtype: short name, `bf16`.
+        shape: sizes of the dimensions.
+        dtype: short name, such as `bf16`.
         device: ordinal of the GPU.
 
     Attributes:
         shape, dtype, device: as given.
-        pointer: its address.
-        nbytes: its size.
+        pointer: the device address.
+        nbytes: the size in bytes.
         uses: the work enqueued by pallasc that uses the array.
         view: the view that launches use.
 
     Raises:
-        OutOfMemoryError: the GPU has no room for it.
+        OutOfMemoryError: the GPU has too little free memory.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: str, device: int = 0) -> None:
@@ -251,9 +251,9 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> CudaArrayInterface:
-        """The array for other libraries, and a stream that they have to wait for.
+        """The array for other libraries, and a stream that they must wait for.
 
-        The stream is one of pallasc's and is never destroyed; None if all work has finished.
+        The stream belongs to pallasc and is never destroyed; None if all work has finished.
 
         Raises:
             AttributeError: the interface has no name for the dtype.
@@ -298,7 +298,7 @@ class DeviceArray:
             BufferError: a copy or another device was requested.
         """
         if copy or dl_device not in (None, self.__dlpack_device__()):
-            raise BufferError(f"{self!r} is exported where it is, without a copy")
+            raise BufferError(f"{self!r} cannot be copied or moved for export")
         if stream != _NO_SYNCHRONISATION:
             used = self.uses.before(None, writes=True)
             wait_for_moments(get_device(self.device), stream or _DEFAULT_STREAM, used)
@@ -349,19 +349,19 @@ def _host_bytes(array: Any) -> memoryview:
     try:
         view = memoryview(array)
         if view.format == "O":
-            raise TypeError("it holds objects of Python")
+            raise TypeError("it contains Python objects")
         return view.cast("B") if view.nbytes else memoryview(b"")
     except (BufferError, TypeError, ValueError) as error:
         raise ArgumentError(
             f"{an(type(array).__name__)} cannot be copied from: {error}.",
-            hint='Of an array of numpy pass numpy.ascontiguousarray(x).view("u1").',
+            hint='For a numpy array, pass numpy.ascontiguousarray(x).view("u1").',
         ) from error
 
 
 def _free(pointer: int, device: Device, uses: Uses) -> None:
     """Free memory once nothing uses it, without disturbing stream captures in progress.
 
-    cuMemFree is not documented to wait for the device. After a fork there is nothing to free.
+    cuMemFree is not documented to wait for the device. After a fork, the child frees nothing.
     """
     if is_open(device):
         unfinished = uses.before(None, writes=True)
@@ -379,14 +379,14 @@ def _or_device_array(view: Callable[[Any], ArrayView]) -> Callable[[Any], ArrayV
 
 
 class OwnMemory(Adapter):
-    """The allocating part of an adapter, for arrays that come without an allocator."""
+    """The allocating part of an adapter, for libraries without an allocator."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new device array."""
         return DeviceArray(shape, dtype, device)
 
     def access(self, kind: type) -> Access:
-        """Return how the C extension handles arrays of a type, and device arrays next to them."""
+        """Return how the C extension handles arrays of a type, mixed with device arrays."""
         own = super().access(kind)
         return replace(
             own,
@@ -412,7 +412,7 @@ class DeviceArrayAdapter(OwnMemory):
         """Return a view of a device array for the runtime.
 
         Raises:
-            ArgumentError: it is another pallasc object.
+            ArgumentError: `array` is a different pallasc object.
         """
         if not isinstance(array, DeviceArray):
             raise no_array(array)

@@ -1,9 +1,9 @@
 """Match a call: bind its arguments, inspect and check its arrays, and select a variant.
 
-An argument may be an array in one variant and None in another, or lists of different lengths, or
-mappings with different keys. Variants with the same structure are one form, which is a kernel in
-itself. Structures are distinguished by the paths of their arrays, which a bundle's manifest has.
-Only if arrays are in lists, mappings or nodes are the launch plans read as well.
+Variants of a kernel may differ in the structure of an argument: an array or None, lists of
+different lengths, or mappings with different keys. Variants with the same structure are one form,
+which acts as a kernel. Structures are distinguished by the paths of their arrays, which are in a
+bundle's manifest. Launch plans are read only if arrays are in lists, mappings, or nodes.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Rules:
     """Rules that a program declared for a kernel, for JAX transformations.
 
     Args:
-        find: returns the kernel with a name that was opened together with this one.
+        find: maps a name to a kernel that was opened together with this one.
 
     Attributes:
         find: as given.
         backward: a kernel or a function that returns gradients, None if there is none.
-        batched: the kernel that does the same for a batch, None for the kernel's own variants.
-        is_batched: a batched kernel was declared.
+        batched: the kernel that handles a batch, None to use this kernel's own variants.
+        is_batched: True if `declare_batched` was called.
         version: incremented by each declaration.
     """
 
@@ -69,7 +69,7 @@ class Rules:
         self.version = 0
 
     def declare_batched(self, batched: Variants | None) -> None:
-        """Declare the kernel that does the same for a batch; None for the kernel's own variants."""
+        """Declare the kernel that handles a batch; None to use this kernel's own variants."""
         self.batched, self.is_batched = batched, True
         self.version += 1
 
@@ -83,10 +83,10 @@ class Variants:
     """The variants of a kernel, with a route for each set of arrays.
 
     Args:
-        name: their name in messages.
+        name: the kernel's name in messages.
         candidates: the variants, at least one.
         checks, is_by_digest: see `Kernel`.
-        rules: declared rules, shared by all kernels derived from one.
+        rules: declared rules, shared with kernels derived from this one.
 
     Attributes:
         name, checks, is_by_digest, rules: as given.
@@ -158,7 +158,7 @@ class Variants:
         """Return the inputs of a call, and the variants with its matrix parameters.
 
         Raises:
-            ArgumentError: the arguments do not match the parameters, or no variant does.
+            ArgumentError: the arguments do not match the parameters, or no variant matches.
         """
         leaves, params = self.arguments.bind(arrays, named)
         return leaves, self.with_params(params) if params else self
@@ -225,12 +225,12 @@ class Variants:
             raise self._no_variant_for(arrays)
 
     def _no_variant_for(self, arrays: Sequence[ArrayType]) -> ArgumentError:
-        """Return the error for arrays that no variant takes, and that are not padded here."""
+        """Return the error for arrays that no variant takes and that cannot be padded here."""
         error = no_variant_for(self.name, self.variants, arrays)
         if self.can_pad and smallest(self.variants, tuple(arrays)) is not None:
             error.hint = (
-                "Arrays of JAX, and those of an operator of torch, are not padded: pad them where "
-                f"the program is written. {error.hint or ''}".rstrip()
+                "JAX arrays and arguments of torch operators are not padded automatically: pad "
+                f"them in your program. {error.hint or ''}".rstrip()
             )
         return error
 
@@ -239,7 +239,7 @@ class Variants:
 
         Raises:
             ArgumentError: no variant takes such arrays.
-            SelectionError: variants that do have different results.
+            SelectionError: variants take such arrays, but have different results.
         """
         alike = self.types.get(tuple(arrays))
         if alike is None:
@@ -281,8 +281,8 @@ class Variants:
         return route
 
     def _alike(self, candidate: Candidate) -> tuple[list[Candidate], bool]:
-        """Return the variants of a route, and True if no others take its arrays on GPUs here."""
-        # Variants that no GPU here uses are skipped, so that their artifacts are not read.
+        """Return the variants of a route, and True if no others take its arrays on this machine."""
+        # Skip variants that no local GPU uses, so that their artifacts are not read.
         taken = self.selector.taken_here(candidate)
         # Comparing outputs first rules out most others without reading their artifacts.
         alike = [
@@ -305,7 +305,7 @@ class Variants:
 # ---- one call
 
 
-# Not frozen: creating a frozen object takes three times as long, in each slow call.
+# Not frozen, because creating a frozen object takes three times as long.
 @dataclass(slots=True)
 class Call:
     """A call as the caller wrote it.
@@ -390,7 +390,7 @@ class Call:
         """Return the types of the inputs.
 
         Raises:
-            ArgumentError: all variants take the same layout, and an array has another.
+            ArgumentError: all variants take the same layout, but an array has a different one.
         """
         self._check_layouts(inputs)
         views = [array.view for array in inputs]
@@ -402,10 +402,10 @@ class Call:
         ]
 
     def _check_layouts(self, inputs: Sequence[Passed]) -> None:
-        """Check strides if all variants take the same arrays, while views still have them.
+        """If all variants take the same arrays, check strides while views still have them.
 
         Raises:
-            ArgumentError: an array's strides are not those that the kernel takes.
+            ArgumentError: an array's strides do not match the kernel's strides.
         """
         if len(self.variants.types) > 1:
             return
@@ -417,7 +417,7 @@ class Call:
                 raise wrong_layout(self.variants.name, binding, strides)
 
     def _check_without_driver(self, inputs: Sequence[Passed], types: Sequence[ArrayType]) -> None:
-        """Check everything possible without a driver, so that wrong arrays are reported first.
+        """Check all that is possible without a driver, so that wrong arrays are reported first.
 
         Raises:
             ArgumentError: an array is wrong.
@@ -441,7 +441,7 @@ class Call:
                     for result in signature.results
                 ]
                 raise ArgumentError(
-                    f"{name}.into was not given out.",
+                    f"{name}.into needs the argument out.",
                     hint=f"Pass {', '.join(texts)}, or call {name}(...) itself.",
                 )
             return []
@@ -453,7 +453,7 @@ class Call:
                 if array is not self.arrays[number] and array is not None:
                     raise ArgumentError(
                         f"{name}: {binding.path} is {signature.inputs[number].path}, updated in "
-                        "place; out must have that array there.",
+                        "place; out must contain that array.",
                     )
                 continue
             passed = self._pass(array, find_adapter(array, name, binding.path), binding.path)
@@ -461,8 +461,8 @@ class Call:
             if results.setdefault(number, passed).array is not array:
                 first = signature.results[number].path
                 raise ArgumentError(
-                    f"{name}: {binding.path} is the same array as {first}; out must have one array "
-                    "in both places.",
+                    f"{name}: {binding.path} and {first} are one result; out must have the same "
+                    "array for both.",
                 )
         return [results[number] for number in sorted(results)]
 
@@ -503,18 +503,18 @@ def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | N
     """Check an array that a result is written into.
 
     Raises:
-        ArgumentError: it is wrong.
+        ArgumentError: the array does not fit the result.
     """
     if (view.dtype, view.shape) != (binding.dtype, binding.shape):
         raise ArgumentError(
-            f"{name}: {binding.path} is {array_text(view.dtype, view.shape)}, and the kernel "
+            f"{name}: {binding.path} is {array_text(view.dtype, view.shape)}, but the kernel "
             f"writes {array_text(binding.dtype, binding.shape)}."
         )
     if view.device != ordinal:
         raise ArgumentError(
             f"{name}: {binding.path} is on {place_text(view.device)}, but the inputs are on "
             f"{place_text(ordinal)}.",
-            hint="Allocate it where they are.",
+            hint="Allocate it on the device of the inputs.",
         )
     if not view.is_contiguous:
         raise not_contiguous(name, binding)
@@ -555,8 +555,8 @@ class Forms(Generic[K]):
         kernels: as given.
         parameters: the names of all parameters in order; empty if some have no names.
         optional: the parameters that have arrays in some forms but not in others.
-        by_given: the form for each set of optional parameters given, if there is exactly one; only
-            forms that know all parameters count.
+        by_given: the form for each set of given optional parameters, if there is exactly one, and
+            it knows all parameters.
     """
 
     def __init__(self, name: str, kernels: Sequence[K], types: Types) -> None:
@@ -610,7 +610,7 @@ class Forms(Generic[K]):
         return fitting[0].form
 
     def _given(self, arrays: Sequence[Any], named: Mapping[str, object]) -> tuple[bool, ...] | None:
-        """Return which optional parameters are given, None if there are other arguments, too."""
+        """Return which optional parameters are given, None if the arguments do not fit."""
         if len(arrays) > len(self.parameters):
             return None
         values = dict(zip(self.parameters, arrays, strict=False))
@@ -652,7 +652,7 @@ def _parameters(kernels: Sequence[Variants]) -> list[str]:
         if None in names:
             return []
         others += list(map(str, names))
-        # Without a list of parameters, the order of those without arrays is not known.
+        # Without a parameter list, the order of parameters without arrays is unknown.
         is_known = bool(kernel.signature.parameters)
         orders.append(list(map(str, names)) if is_known else _names_with_arrays(kernel))
     in_order = (name for order in sorted(orders, key=len, reverse=True) for name in order)

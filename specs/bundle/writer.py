@@ -1,13 +1,13 @@
 """Write a bundle: the same items give the same bytes in any order.
 
-Contents are stored in the order record, cubin, PTX, constant, each after its base, so that the data
-for one kernel is close together.
+Blobs are sorted by kind, kernel, and size, and each is stored after its base, so that similar data
+is close together.
 
-**Bases.** Variants of a kernel differ in a few instructions, and cubins of neighboring
-architectures in not many more. So a content may have a base: its dictionary for compression is the
-content of the base and of the base's own bases. Reading it requires this path and nothing else.
-Contents are compared by their pieces, 16-byte rows of a cubin or items of a text: the pair that
-shares the most pieces is joined first, as long as no path gets too long.
+**Bases.** Variants of a kernel often differ in only a few instructions, and cubins of neighboring
+architectures in only a few more. So a blob may have a base: the blob is compressed with a
+dictionary made of the base and the base's own bases. Reading a blob needs only this path of bases.
+Blobs are compared by their pieces: 16-byte rows of a cubin, or items of a text. The pair that
+shares the most pieces is joined first, unless a path would get too long.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from pallasc.specs.canonical import canonical_json, digest
 LONGEST_PATH = 5
 """Maximum number of bases that are read for one blob; the format allows more."""
 _LARGEST_BYTES = 2**18
-"""Maximum size of a content that has a base or is one."""
+"""Maximum size of a blob that has a base or is a base."""
 _ROW_BYTES = 16
 _NEIGHBOURS = (32, 128)
 _MOST_PAIRS = 2**18
@@ -88,9 +88,9 @@ class _Packed:
     Attributes:
         item: the variant.
         record: digest of the artifact's record.
-        shipped: digest of the shipped content of each of the record's blobs, in the order of their
-            digests there.
-        lines, reference: digests of source lines and reference values; None if they do not ship.
+        shipped: for each blob of the record, in the order of `kinds_of`, the digest of its shipped
+            form; None if it is left out.
+        lines, reference: digests of source lines and reference values; None if they are left out.
         blobs: all shipped blobs, by digest.
     """
 
@@ -120,7 +120,7 @@ def build_bundle(
         provenance: the sources and tools that the artifacts were made from.
 
     Raises:
-        SpecError: the level does not exist, a variant has two artifacts, variants of a tuned kernel
+        SpecError: the level is invalid, a variant has two artifacts, variants of a tuned kernel
             disagree, or a limit is exceeded.
         CorruptError: an artifact is damaged.
     """
@@ -160,7 +160,7 @@ def _pack(item: Item, *, keep_debug: bool, keep_ptx: bool) -> _Packed:
     for key, kind in kinds_of(artifact).items():
         data = None if kind is Kind.PTX and not keep_ptx else read(key)
         if data is None and kind is not Kind.PTX:
-            raise CorruptError(f"{item.name}: its {kind.name.lower()} {key} was left out")
+            raise CorruptError(f"{item.name}: {kind.name.lower()} {key} is missing")
         if data is not None and kind is Kind.CUBIN and not keep_debug:
             data = strip_debug(data)
         shipped.append(add(kind, data, families.get(key, "")))
@@ -173,8 +173,8 @@ def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
     """Sort the variants by key and merge copies.
 
     Raises:
-        SpecError: two artifacts have the same key, copies have different kernels for batches or are
-            tuned differently, or there are too many variants.
+        SpecError: two artifacts have the same key, copies have different batch kernels or different
+            tuning, or there are too many variants.
     """
     copies: dict[bytes, list[_Packed]] = {}
     for variant in variants:
@@ -193,10 +193,10 @@ def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
 
 
 def _joined(copies: Sequence[_Packed]) -> _Packed:
-    """Return the most complete copy of a variant, with kernel for batches and rows of any copy.
+    """Return a variant's most complete copy, with the batch kernel and tuning of all copies.
 
     Raises:
-        SpecError: two copies have different kernels for batches, or are tuned differently.
+        SpecError: two copies have different batch kernels, or their tuning disagrees.
     """
     richest = max(copies, key=_richness)
     names = sorted({copy.item.vmap for copy in copies if copy.item.vmap is not None})
@@ -211,9 +211,9 @@ def _joined(copies: Sequence[_Packed]) -> _Packed:
 
 
 def _richness(variant: _Packed) -> tuple[int, tuple[str, ...], bytes]:
-    """Return a sort key that is largest for the copy with debug sections, PTX, and the like.
+    """Return a sort key that is largest for the copy with the most data, such as PTX.
 
-    Its other parts make the choice independent of the order of the items.
+    The digests and parameters break ties, so that the order of the items does not matter.
     """
     size = sum(len(blob.data) for blob in variant.blobs.values())
     digests = (*variant.shipped, variant.lines, variant.reference)
@@ -283,7 +283,7 @@ def choose_bases(blobs: Sequence[Blob]) -> list[int | None]:
 
 
 def _path(bases: Sequence[int | None], item: int) -> list[int]:
-    """Return an item and its bases, innermost first."""
+    """Return an item, its base, the base's base, and so on."""
     path = [item]
     while (base := bases[path[-1]]) is not None:
         path.append(base)
@@ -304,7 +304,7 @@ def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
 
 
 def _pieces(blob: Blob) -> set[int]:
-    """Return the checksums of a content's pieces; none if it gets no base."""
+    """Return the checksums of a blob's pieces; none if the blob gets no base."""
     data = blob.data
     if len(data) > _LARGEST_BYTES or blob.kind is Kind.CONSTANT:
         return set()
@@ -317,13 +317,13 @@ def _pieces(blob: Blob) -> set[int]:
 
 
 def _sampled(pieces: list[set[int]]) -> list[set[int]]:
-    """Sample the pieces if there are very many: the same ones of each content."""
+    """Sample the pieces if there are very many, by the same rule in each blob."""
     each = 1 << max(0, (sum(map(len, pieces)) - 1) // _MOST_PIECES).bit_length()
     return [{piece for piece in own if piece % each == 0} for own in pieces]
 
 
 def in_order(bases: Sequence[int | None]) -> list[int]:
-    """Return the indices in an order in which each one comes soon after its base."""
+    """Return the indices, ordered so that each follows its base closely."""
     children: list[list[int]] = [[] for _ in bases]
     for item, base in enumerate(bases):
         if base is not None:
@@ -424,7 +424,7 @@ class _Body:
 
 
 def _minor(entries: Iterable[Entry]) -> int:
-    """Return the first minor version that supports all entries."""
+    """Return the lowest minor version that supports all entries."""
     minor = MINOR_OF_OLD
     for entry in entries:
         if entry.tuning is not None or entry.reference is not None:

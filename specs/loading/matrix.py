@@ -2,9 +2,9 @@
 
 `Filling` fills a point's parameters into a spec.
 
-The points of a spec are its `$file` rows times its matrix, without those in `exclude`, then those
-in `include`. Their number is checked before anything is expanded: every count is a product or a sum
-of lengths, and takes no longer than reading the specs.
+A spec's points are its `$file` rows times its matrix, without the points in `exclude`, then the
+points in `include`. The number of points is checked before any spec is expanded. Counting only adds
+and multiplies lengths, so it takes no longer than reading the specs.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def expand(
 ) -> list[Variant]:
     """Return the variants of every spec, in the order of specs, matrix, and targets.
 
-    For a tuned kernel, whose table is read here, these are the points that a row uses and the
-    default (see `TunedPoints`).
+    For a tuned kernel, these are the default and the points in its tuning table, which is read here
+    (see `TunedPoints`).
 
     Args:
         specs: the specs.
         all_points: also return the other points of tuned kernels.
-        tell: receives a remark if points of a tuned kernel are left out, or if all are built for
-            lack of rows.
+        tell: receives a remark if points of a tuned kernel are left out, or if all are built
+            because its table has no rows.
 
     Raises:
         SpecError: there are too many variants; a point, a parameter, a target, or a table is wrong;
@@ -167,13 +167,13 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
 
 
 _Known = Mapping[str, Mapping[str, Choice]]
-"""The values of each parameter by their keys; named values also by their names."""
+"""Values by parameter and key; values with a `$name` also by their name."""
 
 
 def _known_choices(
     spec: Spec, rows: Iterable[Point], axes: Mapping[str, Iterable[Choice]], at: Place
 ) -> _Known:
-    """Return the values in rows and matrix; two values of a parameter need different names."""
+    """Return the values in rows and matrix; reject two values with the same name."""
     known: dict[str, dict[str, Choice]] = {}
     of_rows = (own for row in rows for own in row.items())
     of_axes = ((name, choice) for name, choices in axes.items() for choice in choices)
@@ -194,15 +194,15 @@ def _check_rows(spec: Spec, rows: Iterable[Point]) -> None:
         first = seen.setdefault(_identity(row, row), index)
         if first != index:
             raise SpecError(
-                f"{spec.name}: this row gives {point_text(dict(labels(row)))}, as the one at "
-                f"{spec.rows[first].location} does.",
+                f"{spec.name}: this row repeats {point_text(dict(labels(row)))} from the row "
+                f"at {spec.rows[first].location}.",
                 location=spec.rows[index].location,
                 hint="Filter the rows with 'where', or select fields in which they differ.",
             )
 
 
 def _excluded(spec: Spec, known: _Known, at: Place) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """Return the points that `exclude` drops, as values by the names of their parameters."""
+    """Return the points that `exclude` drops: keys of values, by parameter names."""
     excluded: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for index, partial in enumerate(spec.exclude):
         names, place = tuple(sorted(partial)), at.child(index)
@@ -212,7 +212,7 @@ def _excluded(spec: Spec, known: _Known, at: Place) -> dict[tuple[str, ...], set
 
 
 def _excluded_value(known: _Known, name: str, value: Value, at: Place) -> str:
-    """Return the key of a value; some point must have it."""
+    """Return the key of a value; reject a value that no point has."""
     if name not in known:
         raise at.unknown("parameter", name, known)
     choice = known[name].get(typed(value))
@@ -228,7 +228,7 @@ def _excluded_value(known: _Known, name: str, value: Value, at: Place) -> str:
 
 def _included(spec: Spec, known: _Known, points: Sequence[Point], at: Place) -> Iterator[Point]:
     names = list(known)
-    if not spec.rows and not spec.matrix:  # the points are the only source of parameters
+    if not spec.rows and not spec.matrix:  # only `include` defines the parameters
         own = [name for name in spec.include[0] if name not in spec.axes]
         names = [*own, *spec.axes]
     seen = {_identity(point, names) for point in points}
@@ -272,7 +272,7 @@ def _check_expansion(specs: Iterable[Spec]) -> None:
     """Check that specs do not expand to too many variants.
 
     Raises:
-        SpecError: they do; the message has the count.
+        SpecError: there are too many; the message has the number.
     """
     most = most_variants()
     variants = 0
@@ -305,11 +305,11 @@ Params = Mapping[str, Value]
 
 Fill = Callable[[Params], Any]
 Leaf = Callable[[Any, PathParts], Fill]
-"""Returns the function that fills in a value, neither a list nor a mapping, at a path."""
+"""Returns the function that fills in a scalar value at a path."""
 
 
 class _Noted(dict[str, Value]):
-    """Values of a point, with the parameters that were used."""
+    """Values of a point, with a record of the parameters that were used."""
 
     def __init__(self, params: Params) -> None:
         super().__init__(params)
@@ -325,14 +325,14 @@ class Filling:
 
     Args:
         spec: the spec.
-        point: its first point.
-        at: its place.
+        point: the spec's first point.
+        at: the spec's place.
 
     Attributes:
-        used: the parameters that it uses.
+        used: the parameters that the spec uses.
 
     Raises:
-        SpecError: it uses an unknown parameter, or a part cannot be filled in for the first point.
+        SpecError: the spec uses an unknown parameter, or cannot be filled in for the first point.
     """
 
     def __init__(self, spec: Spec, point: Point, at: Place) -> None:
@@ -372,7 +372,7 @@ class Filling:
         return self._filled(tree, path, leaf)
 
     def _filled(self, value: Any, path: PathParts, leaf: Leaf) -> Fill:
-        """Return the function that fills in a leaf; errors get its place.
+        """Return the function that fills in a leaf; errors get the leaf's place.
 
         A leaf without parameters is filled in once.
         """
@@ -469,7 +469,7 @@ class Filling:
             yield variant
 
     def _made(self, point: Point) -> dict[str, Any]:
-        """Return the fields that a variant and its check both have."""
+        """Return the fields that variants and checks share."""
         params = contents(point)
         tolerance, mesh = self._tolerance(params), self._mesh(params)
         if mesh:
@@ -519,5 +519,5 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
         return own
     if not (isinstance(own, list) and isinstance(spec.args, list)) or len(own) != len(spec.args):
         message = f"the arguments do not match the {len(spec.args)} in 'args' of {spec.name}."
-        raise place.error(message, "Give all of them, by name or by position as there.")
+        raise place.error(message, "Give all arguments, by name or by position as in 'args'.")
     return own

@@ -150,7 +150,7 @@ def test_without_an_option_nothing_holds_a_build(tmp_path: Path) -> None:
 def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(project: Any) -> None:
     report = project.build(frozen=True, locked=Locked("pallasc.lock", None))
     assert [result.status for result in report.results] == ["hit", "hit"]
-    note = "there is no pallasc.lock here: variants were only looked up in the store"
+    note = "pallasc.lock does not exist: variants were looked up without a lock file"
     assert note in report.notes
 
 

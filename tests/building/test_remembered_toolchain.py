@@ -91,7 +91,7 @@ def test_a_changed_kernel_is_no_hit(built: Any, nothing_installed: None) -> None
     assert (missing.status, missing.explanation.reason) == ("missing", "scale.py has changed")
     assert asked.error.exit_code == 4
     assert str(asked.error).endswith(
-        "scale@h100-sxm has to be compiled, and no compiler is installed here: "
+        "scale@h100-sxm has to be compiled, but no compiler is installed here: "
         "scale.py has changed."
         '\n  Install it with: pip install "pallasc[cuda13]"'
     )

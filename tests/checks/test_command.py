@@ -42,7 +42,7 @@ def test_another_seed_or_file_of_inputs_is_another_check(again: Path, checking: 
     named = checking.check(again, "spec.yaml", "--inputs", "in.npz")
     assert (named.code, named.out) == (2, "")
     (told,) = [line for line in named.err.splitlines() if "'0'" in line]
-    assert told.endswith("@h100-sxm has no input '0', which " + str(again / "in.npz") + " is for.")
+    assert told.endswith("@h100-sxm has no input '0' for " + str(again / "in.npz") + ".")
 
 
 @pytest.mark.parametrize("positional", [True, False])

@@ -108,11 +108,11 @@ def test_specs_and_all_that_kernels_import_and_open_must_be_in_the_commit(
     _git(tmp_path, "add", "-f", "specs")
     _git(tmp_path, "commit", "-qm", "two")
     assert changed() == []
-    assert ", and files differed" not in run("bundle", "show", path).out
+    assert ", with changed files" not in run("bundle", "show", path).out
     (folder / "kernels.yaml").write_text(f"# Changed.\n{IMPORTING}")
     assert changed() == ["specs/kernels.yaml"]
     shown = run("bundle", "show", path).out
-    assert ", and files differed from it" in shown
+    assert ", with changed files" in shown
     assert "differs       specs/kernels.yaml" in shown
     found = json.loads(run("bundle", "verify", path, "--json").out)["findings"]
     (severity,) = (each["severity"] for each in found if each["kind"] == "provenance")

@@ -122,7 +122,7 @@ def test_edits_of_a_spec_and_of_every_module_are_compiled_as_a_plain_build_does(
         assert " → " in line
         assert "(better)" in line
         save(scale, "FACTOR = 3.0\n")  # a module that is not fresh would keep the factor
-        watch.until("[1/1] compiled", "other code, same figures")
+        watch.until("[1/1] compiled", "different code, same figures")
         shutil.copytree(warm_store.root, place / "other")
         now = digest(run, "spec.yaml", "store", "--frozen")
         assert now == digest(run, "spec.yaml", "other")
@@ -152,7 +152,7 @@ def test_mistakes_and_missing_files_are_told_and_the_watch_goes_on(
         (place / "scale.py").unlink()
         watch.until("No module named 'scale'")
         (place / "scale.py").write_text("FACTOR = 4.0\n")
-        watch.until("[1/1] compiled", "other code, same figures")
+        watch.until("[1/1] compiled", "different code, same figures")
         assert watch.end() == 130
 
 
@@ -186,7 +186,7 @@ def test_the_first_build_of_a_missing_spec_ends_the_watch(run: Any) -> None:
             {"spill_store_bytes": 64},
             "255 → 40 registers (better), 0 → 64 spill bytes (worse)",
         ),
-        ({}, {"barriers": 2}, "other code, same figures"),
+        ({}, {"barriers": 2}, "different code, same figures"),
         ({}, {}, "unchanged"),
     ],
 )

@@ -62,7 +62,7 @@ def test_damaged_kernels_are_refused(proto: Any) -> None:
 def test_a_name_or_shared_memory_that_contradicts_the_launch_is_refused(proto: Any) -> None:
     with pytest.raises(KeyError, match="other"):
         read_mosaic_kernel(_changed(proto, kernel_name="other"), buffers=2)
-    with pytest.raises(CompileError, match="declares 77 bytes of shared memory and is launched"):
+    with pytest.raises(CompileError, match="declares 77 bytes of shared memory but is launched"):
         read_mosaic_kernel(_changed(proto, smem_bytes=77), buffers=2)
     with pytest.raises(CorruptError):
         read_mosaic_kernel(_changed(proto, gpu_binary=b"no cubin"), buffers=2)

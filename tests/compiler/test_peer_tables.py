@@ -80,7 +80,7 @@ def test_ranks_that_launch_different_things_are_refused() -> None:
         replace(second, parameters=other),
         _recorded(1, 1, array=2),
     ):
-        with pytest.raises(CompileError, match="something different"):
+        with pytest.raises(CompileError, match="makes different launches"):
             join_ranks([first, wrong])
 
 

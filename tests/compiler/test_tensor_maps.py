@@ -50,7 +50,7 @@ def test_elements_under_a_byte_are_packed_along_the_minor_dimension(
 
 
 def test_elements_that_do_not_fill_bytes_are_refused_and_a_swizzle_of_16_bytes_means_none() -> None:
-    with pytest.raises(CompileError, match="4-bit elements that does not fill bytes"):
+    with pytest.raises(CompileError, match="4-bit elements does not fill whole bytes"):
         made(0, (4, 33), (33, 1), 16, window=(1, 32))
     assert made(**{**RECORDED, "swizzle_bytes": 16}).swizzle == 0
 

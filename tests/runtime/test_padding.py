@@ -81,7 +81,7 @@ def test_padding_is_in_the_stream(
     assert {call.stream for call in calls} == {stream}
     assert [calls[n].values[2] for n in (0, 1, 5)] == [64 * 4, 3 * 64 * 4, 3 * 64 * 4]
     wrong = framework.tensor("f32[4, 64]")
-    with pytest.raises(ArgumentError, match=r"out is f32\[4, 64\], and the kernel writes f32\[3"):
+    with pytest.raises(ArgumentError, match=r"out is f32\[4, 64\], but the kernel writes f32\[3"):
         tuned.into(*arrays[:2], out=wrong)
 
 
