@@ -305,7 +305,7 @@ int own_stream(struct device *device)
         return PALLASC_OK;
     char what[400];
     struct entered entered;
-    snprintf(what, sizeof what, "a stream of %s cannot be made", device->label);
+    snprintf(what, sizeof what, "a stream of %s cannot be created", device->label);
     int status = enter_quietly(&entered, device);
     if (!status)
         status = CALL(what, cuStreamCreate, &device->stream, STREAM_NON_BLOCKING);
