@@ -219,7 +219,8 @@ def test_a_source_that_changed_is_named_unless_it_gives_the_same(project: Any, l
     project.write("helper.py", OTHER_HELPER)
     assert (
         f"{FIRST} is not in the store: helper (helper.py) has changed.\n"
-        "  --frozen compiles nothing: build without it, or restore the store that the lock was made with."
+        "  --frozen compiles nothing: build without it, or restore the store that the lock was "
+        "made with."
     ) in refusal(project, lock, frozen=True)
     assert (
         f"{FIRST} is not as locked: its sources have changed since it was locked "

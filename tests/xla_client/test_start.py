@@ -86,7 +86,10 @@ def test_verify_on_the_machine_itself_finds_hits(filled: Folder) -> None:
     assert all(line.startswith("hit ") for line in lines), told.stdout + told.stderr
     (other,) = [line for line in told.stdout.splitlines() if "@two" in line]
     assert "number of GPUs 1 here, 2 recorded" in other
-    assert "JAX_TRACEBACK_IN_LOCATIONS_LIMIT and PYTHONPATH not set as --print-env prints" in told.stderr
+    assert (
+        "JAX_TRACEBACK_IN_LOCATIONS_LIMIT and PYTHONPATH not set as --print-env prints"
+        in told.stderr
+    )
 
 
 def test_verify_names_the_changed_line(filled: Folder, tmp_path: Path) -> None:
