@@ -110,12 +110,11 @@ class FileDigests:
     def hash_ahead(self, paths: Iterable[Path | str]) -> None:
         """Hash files that are not cached, in threads; `digest` then returns the results.
 
-        One core stays free for the worker that imports JAX at the same time. Files that cannot be
-        hashed are left to `digest`, which raises the error.
+        Files that cannot be hashed are left to `digest`, which raises the error.
         """
         known = self._hashed.keys() | self._remembered.keys()
         waiting = sorted({str(path) for path in paths} - known, key=_size)  # last first
-        number = min(max(1, len(os.sched_getaffinity(0)) - 1), _MOST_THREADS)
+        number = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
         workers = [
             threading.Thread(target=self._hash_all, args=(waiting,), daemon=True)
             for _ in range(number)
