@@ -123,7 +123,7 @@ def extension() -> Extension:
 def _sentence(reason: str) -> str:
     return (
         f"pallasc: installed without its C library: {reason}. Kernels are launched by Python, at a "
-        "higher cost a launch."
+        "higher cost per launch."
     )
 
 

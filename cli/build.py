@@ -60,7 +60,7 @@ class BuildCommand(Command):
 @options.flag("--watch", "Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
-@options.file_option("--baseline", 'Lock file or bundle for relative budgets such as "+8".')
+@options.file_option("--baseline", 'Lock file or bundle to which budgets like "+8" add.')
 @options.explain_option
 @options.fail_on_warning_option
 @options.quiet_option
@@ -131,7 +131,7 @@ def command(
 
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
-        raise click.UsageError(f"--reproduce compiles, but {other} compiles nothing.")
+        raise click.UsageError(f"--reproduce cannot be used with {other}, which compiles nothing.")
     if watch:
         refuse_unwatchable(click.get_current_context())
     with outputs.reporting_errors():

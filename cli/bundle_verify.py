@@ -49,7 +49,7 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
 @options.option(
     "--key",
     "KEY",
-    "Require a signature by one of these: FILE.pub, a folder of them, ed25519:…; repeatable.",
+    "Require a signature by one of these: FILE.pub, a folder with *.pub, ed25519:…; repeatable.",
     parameter="keys",
     multiple=True,
 )

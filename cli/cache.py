@@ -205,7 +205,8 @@ _REASONS = {
 @options.option(
     "--remote",
     "URL",
-    "Prune this remote store instead: packs unused for --age, then the oldest above --size.",
+    "Prune this remote store instead: remove packs unused for --age, then the least recently used "
+    "until the rest fits --size.",
 )
 @options.file_option("--keep", "Keep the artifacts in this lock file; repeatable.", multiple=True)
 @options.store_option
@@ -245,7 +246,10 @@ def prune_command(
       evicted, packs  removed artifacts, and removed packs, with the reasons
       kept          entries kept in spite of a limit, with the reason
       leftovers     leftovers of dead processes
-      held, complete, warnings
+      held          number of records in `kept`
+      complete      false if not all of the store could be read
+      warnings
+
     with --remote instead: url, dry_run, packs, unknown (objects that no catalog lists), bytes,
     kept_packs, kept_bytes, unread (damaged catalogs)
     """

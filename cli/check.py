@@ -82,9 +82,10 @@ def command(
     out-of-bounds accesses, uninitialized memory, and deadlocks.
 
     The artifact level executes the launch plan and the PTX, including XLA's kernels, and compares
-    the results with the reference. In the first schedule, asynchronous operations complete as late
-    as the kernel's waits allow; later schedules (see --schedules) use other orders. Without source,
-    this level still finds faults, races, deadlocks, and uninitialized results.
+    the results with the reference. It does so several times (--schedules), each time in another
+    order of threads and asynchronous operations. The first time, asynchronous operations complete
+    as late as the kernel's waits allow; then the order is random. Without source, this level still
+    finds faults, races, deadlocks, and uninitialized results.
 
     The exit code is 1 if there are findings, and 4 if no level could check any variant. After
     Ctrl-C or SIGTERM, the exit code is 130, and reports list the results so far and the variants

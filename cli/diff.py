@@ -48,7 +48,7 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 @options.option(
     "-k",
     "EXPR",
-    "Select variants that match EXPR. With one SIDE, two -k compare two selections.",
+    "Select variants that match EXPR. Give it twice to compare two selections of one SIDE.",
     parameter="expressions",
     multiple=True,
 )
@@ -79,8 +79,9 @@ def command(
     A SIDE is a spec or a folder of specs; a spec at a git revision, such as kernels.yaml@main; the
     folder of a store; a bundle; a lock file; or an action key or digest in the store (the first six
     digits are enough). Variants of specs that are not in the store are built first. A git revision
-    is built from a temporary copy; the working tree is not changed. One SIDE with two -k compares
-    the variants of both selections whose other parameters are equal.
+    is built from a temporary copy; the working tree is not changed. With one SIDE and two -k, each
+    variant of the first selection is compared with the variant of the second that has the same
+    kernel, target, and parameters, apart from those that have no value in common.
 
     Variants are matched by id; if each side has a single variant, the ids may differ. Differences
     are printed worst first; if there are none, nothing is printed. Each depth includes the depths

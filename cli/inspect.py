@@ -76,7 +76,8 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 )
 @_view(
     "debug-output",
-    "Show the output of tracing, as with debug=True, and the kernel's debug_print texts.",
+    "Show what Pallas prints with debug=True (the traced kernel and its MLIR module), and the "
+    "texts of the kernel's debug_print calls.",
 )
 @_view("json", "Print the complete artifact records as JSON; see docs/json.md.")
 @options.flag("--source", "Interleave --sass and --ptx with your source lines.")
@@ -85,7 +86,8 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
     "--output",
     type=click.Path(),
     metavar="PATH",
-    help="File to write, or folder (exists or ends in /) for a file per variant and view.",
+    help="File to write. If PATH is a folder or ends in /, write one file per variant and view "
+    "into it.",
 )
 @options.selection_options
 @given.build_options()
@@ -103,9 +105,9 @@ def command(
     Views are shown in command-line order. --json can be combined with --lines and
     --resources only.
 
-    For --lines and --source, variants are compiled again with source lines, unless the store
-    already has the lines. The PTX and machine code must match the artifact byte for byte. Action
-    keys and bundles have no source to compile, so the lines must already exist: pallasc inspect
+    For --lines and --source, variants whose lines are not in the store are compiled again, with
+    source lines. The PTX and machine code must match the artifact byte for byte. Action keys and
+    bundles have no source to compile, so the lines must already exist: pallasc inspect
     SPECS --lines stores them, and pallasc bundle create --lines adds them to a bundle.
 
     With --output FOLDER/ and no view, a bundle is unpacked into one folder per variant, with the

@@ -46,8 +46,8 @@ def command(work: Work, as_json: bool) -> None:
                 text), arrays (path: array), static, reference, file, line
     For bundles, each variant has: bundle (the file), id, name, params, target, arch, inputs,
     outputs, minimum_driver, digest (of the artifact, as in the store and the lock file), bytes
-    (compressed), vmap (the kernel for a batch, null if the spec has none), tune (selects the cases
-    in which a tuned kernel uses this variant, null if it is not tuned)
+    (compressed), vmap (the kernel for a batch, null if the spec has none), tune (when a tuned
+    kernel uses this variant; null if the kernel is not tuned)
     """
     from pallasc.cli.arguments.variants import bundle_files
 

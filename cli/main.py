@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not is_output_error(error):
             raise
         return _end(error, options)
-    return int(code or 0)  # most commands return None
+    return int(code or 0)  # Most commands return None.
 
 
 def _end(
@@ -195,7 +195,7 @@ def _end(
             echo("".join(traceback.format_exception(error)), err=True, nl=False)
         echo(text, err=True)
     except OSError:
-        pass  # nothing can be printed; the exit code has to do
+        pass  # Nothing can be printed: only the exit code shows the error.
     _discard_output()
     return exit_code
 
@@ -268,7 +268,7 @@ def _usage_text(error: click.UsageError) -> str:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 _DEAF_S = 10.0
-"""Longer than a run needs to end its workers and print the final messages."""
+"""More time than a run needs to end its workers and print the final messages."""
 _AGAIN_S = 0.02
 
 

@@ -341,8 +341,8 @@ def _array_json(value: Value) -> dict[str, object]:
 
 # ---- --profile: traces of profiled kernels, in the format of Perfetto
 
-_HALF = 1 << 32  # kernels record the lower half of the 64-bit global timer
-_PIDS_A_LAUNCH = 1000  # more than the number of SMs of any GPU
+_HALF = 1 << 32  # Kernels record the lower half of the 64-bit global timer.
+_PIDS_A_LAUNCH = 1000  # More than the number of SMs of any GPU.
 
 
 class Region(NamedTuple):
@@ -405,7 +405,9 @@ def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
         cycles = (clock - begin) % _HALF
         region = tag & ~PROFILE_EXIT
         if region >= len(profile.names):
-            raise CorruptError(f"a profile has region {region} of {len(profile.names)}")
+            raise CorruptError(
+                f"a profile names region {region}, but has only {len(profile.names)} regions"
+            )
         if not tag & PROFILE_EXIT:
             entered.append((order, region, cycles))
             continue

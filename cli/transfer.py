@@ -237,7 +237,7 @@ def push_command(
     """Send the variants of SPECS from the store to the remote store.
 
     Nothing is compiled, and variants that the remote store already has are not sent again. A build
-    with --remote-write sends the variants that it compiles automatically. Variants that depend on
+    with --remote-write automatically sends the variants that it compiles. Variants that depend on
     paths of this machine are not sent; a warning shows why. The exit code is 4 if the remote store
     cannot be reached or written.
 
@@ -283,7 +283,7 @@ def pull_command(
 ) -> None:
     """Fetch all variants for the installed toolchain from the remote store into the store.
 
-    A build with --remote fetches the variants that it needs automatically. Use pull on machines
+    A build with --remote automatically fetches the variants that it needs. Use pull on machines
     that cannot reach the remote store later. Everything is verified; signatures are required if
     PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed is set. Variants with paths of another machine
     are rejected. The next build checks for changed sources. The exit code is 4 if the remote store

@@ -80,9 +80,9 @@ def command(
     """Compile the programs of SPECS without a GPU, so that JAX loads them instead of compiling.
 
     SPECS declare programs: whole JAX functions, each for machines that pallasc machine describes.
-    DIR is filled as JAX itself would fill it. An unmodified program loads its executables from DIR
-    if it starts with the variables of --print-env. Unchanged programs are found in pallasc's store.
-    Without --cache-dir, only the store is filled.
+    --cache-dir DIR is filled as JAX itself would fill its cache. An unmodified program that starts
+    with the variables of --print-env loads its executables from DIR. Unchanged programs are found
+    in pallasc's store. Without --cache-dir, only the store is filled.
 
     --verify lists each entry of a folder as hit or miss, with the reason, for this machine or for
     the one in the --machine file. With SPECS, it also lowers the programs and shows where each
@@ -169,11 +169,12 @@ def _verify(work: Work, folder: Path, machine_file: Path | None) -> list[Verdict
     from pallasc.compiler.programs.cache_folder import read_index, verify
     from pallasc.specs.machine import read_machine
 
-    read_index(folder)  # reports a wrong folder before JAX starts
+    read_index(folder)  # Reports a wrong folder before JAX starts.
     now: dict[str, tuple[str, bytes] | str] = {}
     try:
         now = _lowered_now(work) if work.specs else {}
-    except ToolError as error:  # such as a different JAX, which also causes each miss
+    except ToolError as error:
+        # For example, JAX has another version. Then each entry is a miss, for that reason.
         echo(f"warning: the programs were not lowered, so edits are missed: {error.message}",
              err=True)  # fmt: skip
     if machine_file is not None:
@@ -197,8 +198,8 @@ def _warn_of_start(folder: Path) -> None:
         missing.append("PYTHONPATH")
     if missing:
         echo(
-            f"warning: {' and '.join(missing)} not set as --print-env prints: programs started "
-            "like this miss.",
+            f"warning: {' and '.join(missing)} not set as --print-env prints: programs that start "
+            "with these variables miss.",
             err=True,
         )
 
@@ -257,8 +258,8 @@ def machine_command(autotune: Path | None, program: tuple[str, ...]) -> None:
 
     Run this command once on the machine with the GPU, in your program's environment: with the same
     packages, XLA_FLAGS, and JAX_* variables. The description has versions, the driver, the GPUs,
-    and everything else that JAX's compilation keys depend on. It has no host names, and no paths
-    except those in these variables.
+    and everything else that JAX's compilation keys depend on. It has no host names, and only the
+    paths that are in these variables.
 
     Without a device, XLA compiles with its default algorithms. --autotune runs your program once
     without JAX's cache, and writes XLA's autotuning results to FILE, for pallasc warm.

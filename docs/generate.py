@@ -1,12 +1,12 @@
-"""Write the generated pages of docs/ again, and fail where one was not current.
+"""Write the generated pages of docs/ again, and fail if one was not current.
 
-With --check nothing is written, with --write nothing fails. docs/coverage.md is not current either
-if its results are not of the kernels in tests/coverage.
+With --check, nothing is written; with --write, pages that were not current are no failure.
+docs/coverage.md also counts as not current if its results are of other kernels than tests/coverage.
 
 * `cli.md`: the help of every command, and the exit codes with the errors that lead to them
 * `json.md`: what every command prints with `--json`
-* `coverage.md`: what of Pallas compiles, from the results in tests/coverage
-* `targets.md`: the models that can be compiled for
+* `coverage.md`: the parts of Pallas that compile, from the results in tests/coverage
+* `targets.md`: the GPU models that can be targets
 * `plans.md`: the steps of launch plans, and who executes them
 * `spec.schema.json`: the JSON schema of spec files
 """
@@ -36,14 +36,14 @@ DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"
 WIDTH = 100
 SHARED_BY = 2
-"""Number of commands with the same option from which it is in the table of shared options."""
+"""An option that at least this many commands have is in the table of shared options."""
 
 _SHARED = """\
 Each command lists the shared options that it has, and describes all others. Each has `--help`."""
 
 sys.path.insert(0, str(DOCS))
 
-import coverage_page  # noqa: E402 - it lies beside this file
+import coverage_page  # noqa: E402 - a module in this folder
 
 
 def cli_page() -> str:
@@ -158,9 +158,9 @@ def _first_line(kind: type[PallascError]) -> str:
 def targets_page() -> str:
     """Return the table of models."""
     text = (
-        "An architecture stands for its model with a star. DEVICE is the name that the driver "
-        "reports. `pallasc targets --json` has all figures and names. A spec can add models "
-        "(`docs/spec.md`).\n\n"
+        "An architecture as a target stands for its model with a star. DEVICE is the name that "
+        "the driver reports. `pallasc targets --json` has all figures and names. A spec can add "
+        "models (`docs/spec.md`).\n\n"
         "From sm_90a on, Mosaic GPU compiles only for accelerated architectures, whose code runs "
         "on exactly that compute capability: a DGX Spark (GB10, 12.1) needs sm_121a, and an RTX "
         "PRO 6000 (12.0) sm_120a. Mosaic GPU has no "
@@ -236,7 +236,7 @@ def declared() -> dict[str, list[str]]:
 
 
 def unrecorded(kernels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return in which results a kernel is missing, too many, or there for other architectures."""
+    """Return a line for each result that has other kernels or architectures than are declared."""
     lines = []
     for version, results in coverage_page.all_results().items():
         recorded = {name: sorted(case["targets"]) for name, case in results["cases"].items()}
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
     for name in wrong:
         if not checks:
             (DOCS / name).write_text(pages()[name], encoding="utf-8")
-        done = "run `make docs`" if checks else "it is written again, look at it"
+        done = "run `make docs`" if checks else "it is written again; look at the changes"
         print(f"docs/{name} was not current: {done}.", file=sys.stderr)
     lines = [] if writes else unrecorded(declared())
     for line in lines:

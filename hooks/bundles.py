@@ -7,8 +7,8 @@ remote store is configured.
 
 An sdist must contain the specs, lock files and existing bundles, and a record of the commit for the
 bundle's provenance (`compiler/builds/bundling.py`). A folder of specs is included as a whole. So
-is the folder that contains a spec file, because kernels import neighboring modules. If that is the
-project's root folder, only its Python and YAML files are included.
+is the folder that contains a spec file, because kernels import neighboring modules. But of the
+project's root folder, only Python and YAML files are included.
 
 A bundle is made from specs or from an existing bundle, and signed if requested. The output file is
 replaced atomically once the bundle is complete and signed. After an error it is unchanged.
@@ -97,7 +97,7 @@ def _is_in_store(setting: Setting, root: Path, remote: RemoteSettings | None) ->
         variants = reader.select(specs, setting.targets, setting.select).variants
         report = build(variants, store=store, options=Options(compile=False, remote=remote))
     except PallascError:
-        return False  # the build itself reports the error
+        return False  # The build itself reports the error.
     return len(report.hits) == len(report.results)
 
 

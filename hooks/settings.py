@@ -58,7 +58,7 @@ FIELDS = (
     Field("select", text("expression"), "The variants to include, as with `-k`."),
     Field("from", choice("compile", "store", "frozen"), "Source of the kernels."),
     Field("lock", text("path"), "The lock file that all variants must match."),
-    Field("keep-debug", FLAG, "Leave debug sections in the cubins."),
+    Field("keep-debug", FLAG, "Keep debug sections in the cubins."),
 )
 _PLACES = 'Write the place in the wheel, such as "mylib/kernels.pallasc".'
 
@@ -179,14 +179,14 @@ def _checked(place: str, at: Place) -> str:
     if not place.endswith(SUFFIX) or parts[-1] == SUFFIX:
         raise at.child(place).error(f"the name of a bundle must end with {SUFFIX}.", _PLACES)
     if len(parts) < 2 or not all(part.isidentifier() for part in parts[:-1]):
-        raise at.child(place).error("a bundle must lie in a package.", _PLACES)
+        raise at.child(place).error("a bundle must be in a package.", _PLACES)
     return place
 
 
 def _setting(place: str, value: object, at: Place, *, frozen: str) -> Setting:
     fields = Record(FIELDS, what="key").read(_table(value), at)
     if ("specs" in fields) == ("bundle" in fields):
-        raise at.error("expected exactly one of 'specs' and 'bundle'.", "It says what goes in.")
+        raise at.error("expected exactly one of 'specs' and 'bundle'.", "It names the content.")
     extra = [key for key in fields if key != "bundle"]
     if "bundle" in fields and extra:
         child = at.child(extra[0])
@@ -221,5 +221,5 @@ def _check_path(path: str, at: Place) -> None:
     if pure.is_absolute() or ".." in pure.parts:
         raise at.error(
             f"{show(path)} is outside of the project.",
-            "Put it below the folder of pyproject.toml, so that the sdist can carry it.",
+            "Put it below the folder of pyproject.toml, so that the sdist can contain it.",
         )

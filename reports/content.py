@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _SLUG_DIGITS = 12
 _INSTALLED = "site-packages"
-_NO_CODE = "nvdisasm is not installed, or shows no code of it"
+_NO_CODE = "nvdisasm is not installed, or shows no code of this kernel"
 _COMPILED = frozenset({"hit", "lowered", "shared", "compiled"})
 MOST_REGISTERS = 255
 """Maximum number of registers of a thread."""
@@ -565,7 +565,7 @@ COLUMNS: Sequence[Column] = (
     Column(
         key="seconds",
         label="Compile time",
-        title="What compiling it took, as the store remembers",
+        title="Compile time, according to the store",
         value=lambda entry: entry.seconds,
         written=duration,
     ),
@@ -579,7 +579,7 @@ COLUMNS: Sequence[Column] = (
     Column(
         key="status",
         label="Status",
-        title="Whether it was compiled",
+        title="Result of the build",
         value=lambda entry: entry.status,
         is_number=False,
         bad=lambda value: value != "compiled",

@@ -1,4 +1,4 @@
-"""Makes a report: a build, with the related data in the store, as one HTML page.
+"""Make a report: one HTML page about a build, with the related data from the store.
 
 Names, messages, sources and PTX are untrusted: Jinja2 escapes everything that a template shows, and
 the script inserts them as text. The page's content security policy forbids all requests, and all
@@ -75,7 +75,7 @@ def make_report(
         store: the store with the source lines of its variants.
         checked: stored results of checks.
         baseline: the variants to compare with, None for none.
-        title: the heading; "" for one that counts.
+        title: the heading; "" for one with the numbers of variants and kernels.
         timing: include when and where it was made, and how long the build took. If False, equal
             inputs give equal bytes.
 
@@ -117,7 +117,7 @@ def _one_by_one(cubins: Mapping[str, bytes]) -> Codes:
         try:
             found[digest] = disassemble(cubin)
         except CorruptError:
-            continue  # its page reports that there is none
+            continue  # The variant's page reports that there is no SASS.
     return found
 
 

@@ -293,9 +293,9 @@ def _notes(
     if kernel.ptx is None and kernel.origin == "mosaic":
         yield "The bundle has no PTX.", "pallasc bundle create --keep-ptx"
     elif kernel.ptx is None:
-        yield "A kernel of XLA's, which comes without PTX and source lines.", ""
+        yield "XLA generated this kernel; it has no PTX and no source lines.", ""
     elif not has_lines:
-        yield "The store has no source lines of it.", "pallasc inspect SPECS --lines"
+        yield "The store has no source lines of this variant.", "pallasc inspect SPECS --lines"
 
 
 def _sass(code: Code, kernel: KernelResources, artifact: Artifact) -> dict[str, object]:

@@ -107,7 +107,7 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
         raise SpecError(
             f"{bundles[0]} is a bundle and {other} is not: one command takes either bundles or "
             "specs.",
-            hint="Use a command for each.",
+            hint="Use a separate command for each.",
         )
     return bundles
 

@@ -231,7 +231,7 @@ def difference_lines(explanation: Explanation) -> list[str]:
     lines = [f"      {sentence}" for sentence in explanation.sources if sentence != reason]
     if explanation.sources:
         lines.append(
-            "      a build lowers it again, and compiles only if that gives something else"
+            "      a build lowers the kernel again, and compiles it only if the result differs"
         )
     for difference in explanation.fields:
         if difference.label.startswith(_TOOLCHAIN) and explanation.toolchain:

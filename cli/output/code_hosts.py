@@ -128,8 +128,8 @@ def _warnings(run: Run) -> Iterator[Annotation]:
         yield Annotation(
             "warning",
             f"{group[0].suite} spills registers",
-            f"up to {count(max(map(_unexpected_spills, group)), 'byte')} a thread: {names(group)}\n"
-            "If that is intended, allow it in the spec with a budget for spill_bytes.",
+            f"up to {count(max(map(_unexpected_spills, group)), 'byte')} per thread: "
+            f"{names(group)}\nAllow intended spills in the spec with a budget for spill_bytes.",
             [group[0].place],
         )
     without_kernel = [outcome for outcome in run.outcomes if outcome.holds_no_kernel]

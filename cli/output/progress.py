@@ -248,7 +248,7 @@ class Live(Progress):
         self._tick = Tick((), 0, 0)
 
     def __call__(self, event: Event | Tick) -> None:
-        """Record an event, and redraw unless that happened a moment ago."""
+        """Record an event, and redraw if the last redraw is long enough ago."""
         now_s = self._clock()
         if isinstance(event, Tick):
             self._tick = event
@@ -300,7 +300,7 @@ class Live(Progress):
             painted = terminal_text(lines, self.screen)
         if self._held or lines != self._drawn:
             text = _erase(self._drawn, columns) + "".join(self._held) + painted
-            # Before the write, because an interrupt in it must not leave a status area.
+            # First, because `end` must erase the new status area if the write is interrupted.
             self._held.clear()
             self._drawn = lines
             self.screen.write(text)

@@ -261,7 +261,7 @@ def held_lines(results: Iterable[VariantResult], store: Store) -> FoundLines:
         else:
             lines, where = read_source_lines(store, result.action_key), "the store"
             hint = "Find them where its spec is: pallasc inspect SPECS --lines"
-        missing = f"{result.variant.id}: {where} has no source lines of it."
+        missing = f"{result.variant.id}: {where} has no source lines of this variant."
         found[result.variant.id] = lines or NotCachedError(missing, hint=hint)
     return found
 

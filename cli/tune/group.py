@@ -83,10 +83,10 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
 def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
     """Compile all points of the tuned kernels of SPECS, and write a job with the best candidates.
 
-    No GPU is needed. A key is a set of values of `tune.by` on one target; the points of a key are
-    alternatives. Points are dropped if they do not compile, exceed their budget, need too much
-    shared memory, compile to the same artifact as another point, or spill much more than others.
-    The rest are ranked by static facts, and --keep and --most limit how many are kept. The
+    No GPU is needed. Points compete within a key: one combination of values of the `tune.by`
+    parameters, on one target. Points are dropped if they do not compile, exceed their budget, need
+    too much shared memory, compile to the same artifact as another point, or spill much more than
+    others. The rest are ranked by static facts, and --keep and --most limit how many are kept. The
     spec's default and the variants in its table are kept if they compile, plus at least one other
     point.
 

@@ -65,9 +65,9 @@ def command(
 ) -> int:
     """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
-    A configuration is a set of values of the tuned parameters. Pick selects a small set of
-    configurations so that each key has one that is slower than the key's best by at most --within.
-    A configuration counts only if the measurements prove that it is within this limit. Each bucket
+    A configuration is a set of values of the tuned parameters. Pick selects few configurations,
+    such that each key has one that is slower than the key's best by at most --within. A
+    configuration counts only if the measurements prove that it is within this limit. Each bucket
     of keys gets one row; a key for which that row is too slow gets a separate row. Rows of other
     GPUs, and of keys and buckets without measurements, are kept. The order of RESULTS does not
     change the table.
@@ -89,7 +89,8 @@ def command(
       written  list of the written tables
       kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used),
                loss_percent (mean, worst), uses, default, rows (each with change, gpu, key,
-               before, after), beyond, unfinished, without
+               before, after); lists of keys: beyond (not known to be within --within),
+               unfinished (not completely measured), without (no row is written)
     """
     from pallasc.tuning.pick import pick, with_model
     from pallasc.tuning.results import read_results

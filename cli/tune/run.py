@@ -54,7 +54,9 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
     metavar="PERCENT",
     help="Stop when no other point can be faster than the best by more than this.",
 )
-@count_option("--rounds", "Maximum rounds for two points; the median then decides.", default=200)
+@count_option(
+    "--rounds", "Maximum rounds to compare two points; then the median decides.", default=200
+)
 @_seconds_option("--seconds", "Maximum time to measure one key, in seconds.", "seconds")
 @count_option(
     "--together",

@@ -1,5 +1,5 @@
 "use strict";
-// Unpacks the compressed texts of the page, see reports/blocks.py.
+// Unpacks the compressed texts of the page, see `Blocks` in reports/variant.py.
 const blocks = (() => {
   const found = new Map();
 

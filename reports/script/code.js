@@ -1,6 +1,6 @@
 "use strict";
 // Source, PTX and SASS side by side: the lines that correspond to a line are marked in the others.
-// reports/code.py documents the format of the data.
+// reports/variant.py documents the format of the data.
 const code = (() => {
   const CHUNK = 200;
 

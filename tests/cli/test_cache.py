@@ -70,7 +70,7 @@ def test_why_names_the_source_file_that_changed(run: Any, tmp_path: Path) -> Non
     result = run("build", spec, "--store", store, "--dry-run", "--explain")
     assert result.err.startswith(
         "[1/1] missing   own@h100-sxm  helper (helper.py) has changed\n"
-        "      a build lowers it again, and compiles only if that gives something else\n"
+        "      a build lowers the kernel again, and compiles it only if the result differs\n"
     )
     assert "1 lowered" in run("build", spec, "--store", store).err
     told = json.loads(run("cache", "stats", "--store", store, "--json").out)

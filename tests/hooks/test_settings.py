@@ -101,7 +101,7 @@ AT = f"pyproject.toml:5: tool.pallasc.bundles.{PLACE}"
         ),
         ('{specs = "k", keep-debug = "no"}', f"{AT}.keep-debug: expected true or false, got 'no'."),
         ("3", f"{AT}: expected a mapping, got 3."),
-        ("{}", f"{AT}: expected exactly one of 'specs' and 'bundle'.\n  It says what goes in."),
+        ("{}", f"{AT}: expected exactly one of 'specs' and 'bundle'.\n  It names the content."),
         (
             '{bundle = "k.pallasc", targets = "sm_90a"}',
             f"{AT}.targets: this key is for specs; 'bundle' is used as it is.\n  Remove it.",
@@ -110,12 +110,12 @@ AT = f"pyproject.toml:5: tool.pallasc.bundles.{PLACE}"
         (
             '"../kernels"',
             f"{AT}: '../kernels' is outside of the project.\n"
-            "  Put it below the folder of pyproject.toml, so that the sdist can carry it.",
+            "  Put it below the folder of pyproject.toml, so that the sdist can contain it.",
         ),
         (
             '{specs = "k", lock = "/pallasc.lock"}',
             f"{AT}.lock: '/pallasc.lock' is outside of the project.\n"
-            "  Put it below the folder of pyproject.toml, so that the sdist can carry it.",
+            "  Put it below the folder of pyproject.toml, so that the sdist can contain it.",
         ),
     ],
 )
@@ -130,10 +130,10 @@ def test_a_mistake_is_told_with_file_line_and_key(value: str, message: str, tmp_
     [
         ("mylib/kernels", "the name of a bundle must end with .pallasc."),
         ("mylib/.pallasc", "the name of a bundle must end with .pallasc."),
-        ("kernels.pallasc", "a bundle must lie in a package."),
-        ("/mylib/kernels.pallasc", "a bundle must lie in a package."),
-        ("../mylib/kernels.pallasc", "a bundle must lie in a package."),
-        ("my-lib/kernels.pallasc", "a bundle must lie in a package."),
+        ("kernels.pallasc", "a bundle must be in a package."),
+        ("/mylib/kernels.pallasc", "a bundle must be in a package."),
+        ("../mylib/kernels.pallasc", "a bundle must be in a package."),
+        ("my-lib/kernels.pallasc", "a bundle must be in a package."),
     ],
 )
 def test_a_place_that_no_package_has_is_refused(place: str, complaint: str, tmp_path: Path) -> None:
