@@ -20,14 +20,14 @@ import pallasc
 SITE = Path(__file__).resolve().parent
 sys.path.insert(0, str(SITE))
 
-import pictures  # noqa: E402 - it lies beside this file
+import pictures  # noqa: E402 - a module in docs/
 
 DOCS = SITE.parent
 ROOT = DOCS.parent
 _NO_PAGES = ("build.py", "pictures.py", "__pycache__")
 NAMES = {"README": "overview", "ARCHITECTURE": "architecture", "CHANGELOG": "changelog"}
 NAMES |= {"SECURITY": "security"}
-"""The names in the site of pages that lie above docs/."""
+"""Names on the site of pages that are not in docs/."""
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`(?:docs/([a-z-]+)|([A-Z]+))\.md`")
 
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
     options = ["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
     code = build_main([*options, "-d", str(output / "doctrees"), str(source), str(output / "html")])
     if not code:
-        print(f"the site begins with {output / 'html' / 'index.html'}")
+        print(f"open {output / 'html' / 'index.html'}")
     return code
 
 

@@ -23,7 +23,7 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 
-# As GitHub makes them, so that a link to a heading leads there in both.
+# Anchors as on GitHub, so that links to headings work on GitHub and on the site.
 myst_heading_anchors = 4
-# PTX has more in it than the lexer knows.
+# The lexer does not know all of PTX.
 suppress_warnings = ["misc.highlighting_failure"]

@@ -25,7 +25,7 @@ TARGET = "h100-sxm"
 SIZE = "1280,900"
 TIMEOUT_S = 900
 CAPTIONS = {
-    "overview": "What was built, and what stands out.",
+    "overview": "The overview: all kernels, and the variants that stand out.",
     "kernel": "A kernel: its variants as plots and as a table that sorts and filters.",
     "variant": "A variant: figures, occupancy, shared memory, tensor maps with box and swizzle.",
 }
@@ -115,7 +115,7 @@ def _in_terminal(command: Sequence[str], folder: str) -> str:
     def read(terminal: int) -> bytes:
         data = os.read(terminal, 4096)
         shown.extend(data)
-        return b"\n" * bool(data)  # pty.spawn writes it to our own terminal
+        return b"\n" * bool(data)  # pty.spawn also writes it to our terminal
 
     before = Path.cwd()
     os.environ |= {"COLUMNS": str(COLUMNS), "PALLASC_CACHE_DIR": str(Path(folder, "store"))}

@@ -1,4 +1,4 @@
-// The few functions of the driver that give and fill memory. Programs that have the CUDA toolkit
+// The functions of the driver that allocate and fill memory. Programs that have the CUDA toolkit
 // include <cuda.h> instead, and link with -lcuda.
 #pragma once
 

@@ -29,7 +29,7 @@ void run()
         array = {reinterpret_cast<void *>(address), "f32", shape, nullptr, 2};
     }
 
-    // Before the first launch: it loads the kernel, and says what its temporaries take.
+    // Needed before the first launch: loads the kernel, and returns the size of its temporaries.
     std::size_t size = 0;
     check(kernels_add_prepare(0, arrays, 3, &size));
     void *workspace = size ? reinterpret_cast<void *>(driver.allocate(size)) : nullptr;

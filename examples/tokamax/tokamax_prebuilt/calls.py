@@ -130,7 +130,7 @@ def _describe(value: Any) -> Any:
     if isinstance(value, ragged_dots.GroupSizes):
         return array_text(value.value)
     if isinstance(value, jax.sharding.ManualAxisType) and value.empty:
-        return None  # as where no mesh is
+        return None  # the same as without a mesh
     if isinstance(value, np.dtype):
         return {"dtype": value.name}
     if isinstance(value, enum.Enum):

@@ -70,7 +70,7 @@ def _fitting(op: str, arguments: Mapping[str, Any]) -> tuple[Prebuilt | None, st
         found = find(op, call_key(op, arguments))
     except UnknownCallError as error:
         return None, str(error)
-    device, reason = backend.get_default_device(), "no kernel was compiled for it."
+    device, reason = backend.get_default_device(), "no kernel was compiled for this call."
     for each in found:
         available = each.kernel.available(device if device.platform == "gpu" else None)
         if available:
@@ -81,7 +81,7 @@ def _fitting(op: str, arguments: Mapping[str, Any]) -> tuple[Prebuilt | None, st
 
 def _warn(name: str, arguments: dict[str, Any], reason: str) -> None:
     """Warn that Tokamax's own op runs, once per call and reason."""
-    text = f"a call is left to Tokamax: {reason} It is {call_text(name, arguments)}."
+    text = f"Tokamax's own op runs: {reason} The call is {call_text(name, arguments)}."
     with _lock:
         if text in _said:
             return
