@@ -248,13 +248,12 @@ def prune_command(
       leftovers     leftovers of dead processes
       held          number of records in `kept`
       complete      false if not all of the store could be read
-      warnings
-
+      warnings      files that could not be inspected or removed
     with --remote instead: url, dry_run, packs, unknown (objects that no catalog lists), bytes,
     kept_packs, kept_bytes, unread (damaged catalogs)
     """
     if everything and (remote is not None or keep or size is not None or age is not None):
-        raise click.UsageError("--all takes no --remote, --keep, --size, or --age.")
+        raise click.UsageError("--all cannot be used with --remote, --keep, --size, or --age.")
     if remote is not None:
         if keep:
             raise click.UsageError("--keep is for a local store and cannot be used with --remote.")

@@ -150,7 +150,7 @@ def _sides(
         click.UsageError: the arguments do not name two sides.
     """
     if len(expressions) > 2 or (len(expressions) == 2 and (len(sides) > 1 or base)):
-        raise click.UsageError("Two -k compare variants of a single SIDE, and take no --base.")
+        raise click.UsageError("Two -k compare variants of one SIDE, without --base.")
     one = expressions[0] if expressions else None
     if len(sides) == 1 and base:
         return [(f"{sides[0]}@{base}", one), (sides[0], one)]

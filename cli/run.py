@@ -380,7 +380,7 @@ def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
     """
     words = struct.unpack(f"<{len(data) // 4}I", data)
     if len(words) != blocks * profile.traces * profile.words:
-        raise CorruptError(f"a profile of {blocks} blocks has a wrong size: {len(data)} bytes")
+        raise CorruptError(f"a profile of {blocks} blocks has the wrong size of {len(data)} bytes")
     traces = []
     for index in range(blocks * profile.traces):
         block, number = divmod(index, profile.traces)

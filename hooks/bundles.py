@@ -120,7 +120,7 @@ def source_files(settings: Iterable[Setting], root: Path) -> list[str]:
 
 
 def lock_file(setting: Setting, root: Path) -> str | None:
-    """Return the lock file of a bundle built from specs: the one set, else the project's."""
+    """Return a bundle's lock file: as set; else, for specs, the project's, if it exists."""
     if setting.lock is not None or not setting.specs:
         return setting.lock
     return _LOCK if (root / _LOCK).exists() else None

@@ -57,7 +57,7 @@ class BuildBundles(Command):
     folder.
     """
 
-    description = "make the bundles of kernels that pyproject.toml asks for"
+    description = "make the bundles that pyproject.toml declares"
     user_options: ClassVar[list[tuple[str, str, str]]] = [
         ("build-lib=", "d", "directory to build to"),
     ]

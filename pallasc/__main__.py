@@ -17,14 +17,14 @@ def main() -> int:
         from pallasc.cli.main import main
 
         return main()
-    except KeyboardInterrupt:  # before the command line handles signals, or after
+    except KeyboardInterrupt:  # Ctrl-C before the command line handles signals, or after
         if sys.stderr is not None:
             from contextlib import suppress
 
             with suppress(OSError, ValueError):
                 os.write(sys.stderr.fileno(), b"\ninterrupted\n")  # as the command line does
         return 130
-    except Exception as error:  # noqa: BLE001 - a fault of pallasc, whose text may be a stranger's
+    except Exception as error:  # noqa: BLE001 - a bug in pallasc; its text may be from a kernel
         import traceback
 
         from pallasc.cli.output.text import echo

@@ -1,1 +1,1 @@
-"""HTML reports: one file about a build, which opens offline."""
+"""HTML reports: one file about a build, readable offline."""

@@ -51,7 +51,7 @@ class Figures(NamedTuple):
         smem_bytes: of a block, static and dynamic.
         cubin_bytes: of all its cubins.
         occupancy: the lowest of its Mosaic launches, 0 to 1.
-        limited_by: the resources that limit it.
+        limited_by: the resources that limit the occupancy.
         bound_s: the minimum time for the operations and bytes of its launches on the target.
     """
 
@@ -304,7 +304,7 @@ def _entry(
 
 
 def _error(result: VariantResult) -> str:
-    """Return why there is no artifact; a miss has a reason even if it was then compiled."""
+    """Return why there is no artifact, "" if there is one."""
     if result.error is not None:
         return printable(str(result.error))
     return one_line(result.reason) if result.artifact is None else ""
@@ -438,7 +438,7 @@ def counted(amount: int, noun: str) -> str:
 
 
 def status_count(status: str, amount: int) -> str:
-    """Return `1 hit`, `4 hits` or `4 compiled`: of all statuses, only a hit is a noun."""
+    """Return `1 hit`, `4 hits` or `4 compiled`: only "hit" is a noun, with a plural."""
     return counted(amount, "hit") if status == "hit" else f"{amount:,} {status}"
 
 

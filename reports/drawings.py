@@ -1,11 +1,12 @@
 """Drawings: plots of variants over a parameter, launch plans, and tensor maps.
 
 Plots are inline SVG from a template. Measured in 2026: plotly's script adds 4.8 MB to a file and
-bokeh's 1 MB, which every reader's browser must parse, and both draw with their own colors, on a
-canvas that print and `prefers-color-scheme` do not reach.
+bokeh's 1 MB, which every reader's browser must parse. Both draw with their own colors on a canvas,
+which does not follow print styles and `prefers-color-scheme`.
 
-A plan is a lane for each buffer and a row for each step that touches it. A tensor map is a box in
-its array, and the order in which a swizzle puts the pieces of a row.
+The drawing of a plan has a lane for each buffer, and a row for each step with marks in the lanes of
+its buffers. A tensor map is drawn as a box in its array, with the order in which a swizzle puts the
+pieces of a row.
 """
 
 from __future__ import annotations

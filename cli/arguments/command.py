@@ -23,7 +23,7 @@ class ErrorOptions:
 
 
 _JSON = "\n\n--json "
-"""Start of the docstring paragraph that describes the JSON output; it must be the last one."""
+"""Start of the paragraph that describes the JSON output; it must be a docstring's last one."""
 
 
 class Command(click.Command):

@@ -115,7 +115,7 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
 def read_bundled(files: Sequence[Path], selection: Selection) -> list[VariantResult]:
     """Return the selected variants of bundles as hits.
 
-    The bundles stay open, because launched kernels are read from them on load.
+    The bundles stay open, because kernels are read from them when they are loaded.
 
     Raises:
         SpecError: a file cannot be read, or nothing in it is selected.

@@ -104,7 +104,7 @@ def test_a_spec_is_compared_with_what_it_was_at_a_revision(
     [
         (["kernels.yaml"], 2, "Give two SIDEs, or one SIDE with --base REV, or one SIDE"),
         (["a", "b", "--base", "main"], 2, "Give two SIDEs"),
-        (["a", "b", "-k", "x", "-k", "y"], 2, "Two -k compare variants of a single SIDE"),
+        (["a", "b", "-k", "x", "-k", "y"], 2, "Two -k compare variants of one SIDE"),
         (["kernels.yaml", "kernels.yaml", "--json", "--markdown"], 2, "cannot be used together"),
         (["none.lock", "kernels.yaml"], 2, "there is no none.lock."),
         (["kernels.yaml", "-k", "dtype=f32", "-k", "dtype=f64"], 2, "selects none of"),
