@@ -191,7 +191,7 @@ def _parsed(text: bytes, form: type) -> Any:
         return _decoder(form).decode(text)
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError:  # also of Python's surrogates for bytes of paths
+    except msgspec.DecodeError:  # also for surrogates, which stand for bytes of paths
         body = json.loads(text.decode("ascii"))
         check_text(body)
         return msgspec.convert(body, form)
@@ -213,7 +213,7 @@ def check_file(area: str, name: str, data: bytes) -> tuple[Any, str]:
 def artifact_digest(data: bytes) -> str:
     """Return the SHA-256 of the JSON of `artifact` in the bytes of a valid record."""
     start = data.index(b"\n") + 1 + len(b'{"artifact":')
-    return sha256(data[start : data.rindex(b',"blobs":{')])  # in a text, quotes are escaped
+    return sha256(data[start : data.rindex(b',"blobs":{')])  # inside of texts, quotes are escaped
 
 
 def _header(kind: str, name: str, digest: str) -> bytes:

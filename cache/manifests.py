@@ -1,9 +1,10 @@
-"""Manifests: their fields, checked when one is read or written, and their signatures.
+"""Manifests: their fields and signatures.
 
-All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
-readers of a checked manifest only have to handle missing fields. The meaning of the fields is
-documented in `compiler/inputs/manifest.py` and `compiler/builds/collect.py`; `check` in
-`checks/stored_results.py`, `lines` in `analysis/lines.py`.
+A store may come from an untrusted source, so fields are checked when a manifest is read or written.
+All fields are optional, and unknown fields are rejected. Readers of a checked manifest have to
+handle only missing fields. The meaning of the fields is documented in `compiler/inputs/manifest.py`
+and `compiler/builds/collect.py`; `check` in `checks/stored_results.py`, `lines` in
+`analysis/lines.py`.
 
 The checksums of a store detect damage but not forgery, since anyone with write access can recompute
 them. A hit begins with a manifest, so manifests are signed: a signature covers the request,
@@ -231,7 +232,7 @@ def check_text(value: object) -> None:
     """Check that strings have no surrogates, except the ones that Python uses for bytes of paths.
 
     Raises:
-        ValueError: one has.
+        ValueError: a string has another surrogate.
     """
     if isinstance(value, str):
         if not value.isascii() and _SURROGATE.search(value):

@@ -11,10 +11,10 @@
 A changed source fails `--frozen` even if it lowers to the same module: only lowering would show it.
 
 A lock is for one toolchain, every part of which (JAX, its plugin, ptxas, Python, pallasc) is in
-every action key. With another toolchain the build fails before any look-up and says why.
-Packages that only tracing uses, such as numpy, are in no action key: after an upgrade `--locked`
-lowers variants again and compares, and `--frozen`, which cannot, fails. Keep one lock file per
-toolchain.
+every action key. With another toolchain the build fails before any look-up and says why. Packages
+that only tracing uses, such as numpy, are in no action key: after an upgrade of such a package,
+`--locked` lowers variants again and compares them; `--frozen` cannot do that, and fails. Keep one
+lock file per toolchain.
 
 Entries of other variants are ignored; `pallasc lock SPECS` finds those that no spec declares.
 
@@ -63,7 +63,7 @@ class Locked:
 
     Attributes:
         file: path of the lock file, for messages.
-        lock: the lock; None if there is none, and every variant must be in the store.
+        lock: the lock; None without a lock, where every variant must be in the store.
     """
 
     file: str

@@ -20,8 +20,8 @@ Manifest, schema 4:
 * `missed`: environment variable, or file in the user's home, that was requested but is hidden from
   kernels -> `file:line` of the request; the build warns if it exists
 * `absent`: modules whose import failed; `hidden`: Python modules that files shadow
-* `read`: digest of `files`, `packages`, and `opened` through `hidden`; equal for variants that
-  read the same sources
+* `read`: digest of `files`, `packages`, `opened`, `missed`, `absent`, and `hidden`; equal for
+  variants that read the same sources
 * `about`: name, target, and parameters of the variant that was compiled last, and its compile time
   in seconds
 * `name`, `variant`: kernel and id of that variant

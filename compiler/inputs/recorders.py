@@ -382,7 +382,7 @@ def _record_reads() -> None:
         functions[plain] = RecordingFunction(plain, recorder)
     for plain, recording in functions.items():
         setattr(os, plain.__name__, recording)
-        for supporting in _SETS:  # callers look up which options a function supports
+        for supporting in _SETS:  # such as `os.supports_dir_fd`
             if plain in supporting:
                 supporting.add(recording)
 

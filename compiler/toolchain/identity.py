@@ -94,7 +94,7 @@ TOOL = "tool "
 """The prefix of the identity's labels in the fields of a request key."""
 
 JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
-"""Packages that closures leave out."""
+"""JAX's packages; the sources of a compilation do not include them."""
 
 _TESTS = ("__pycache__", "tests")
 _FIRST_RUN = ("sitecustomize", "usercustomize")

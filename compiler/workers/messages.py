@@ -187,7 +187,7 @@ class Compiled(Reply, frozen=True, kw_only=True):
         warnings: sentences for people, by topic; the build shows one per topic.
         uncached: why there is no manifest, "" if there is.
         printed: output of tracing, packed (`kernel_output`).
-        put: what became of the artifact in the store.
+        put: result of adding the artifact to the store.
         record: the artifact's record, None if the worker has none.
         blobs: contents of the files that the record names, by digest.
         missed: withheld variables and files that were requested, with the place of the request.
@@ -220,7 +220,7 @@ class Compiled(Reply, frozen=True, kw_only=True):
 
 
 class Recompiled(Reply, frozen=True, kw_only=True):
-    """What `Recompile` found: line tables by the digest of the PTX; PTX by the cubin's digest."""
+    """Result of `Recompile`: line tables by digest of the PTX; PTX by digest of the cubin."""
 
     tables: Mapping[str, LineTable] = {}
     ptx: Mapping[str, str] = {}
