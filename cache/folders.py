@@ -292,7 +292,7 @@ class Folders:
         """Move a file, replacing an existing one; the folder of `to` is created.
 
         Raises:
-            RefusedError: a parent folder of one of them is something else.
+            RefusedError: a parent folder of one of the places is something else.
             OSError: it is missing, or the file system refuses.
         """
         with self._above(place) as (source, old), self._above(to, make=True) as (target, new):

@@ -41,7 +41,7 @@
     index      = { "facts": object }              see `cache/inventory.py`
 
 A file may be in its area, or in a pack, or both: a manifest in its area takes precedence; records
-and blobs can be read from either, since both are verified.
+and blobs can be read from either place, since they are always verified.
 
 A record's modification time is its last use; a pack's is the last use of anything in it. The index
 is only a cache, derived from the records and manifests.

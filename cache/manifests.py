@@ -22,8 +22,8 @@ to a record other than the signed one, is a miss.
 
 Manifests are signed with the private key in `$PALLASC_STORE_KEY`, and with this user's secret, if
 there is one: 32 random bytes in hexadecimal in `pallasc/store.secret` in the user's settings
-folder, which nobody else may read. If signatures are required and there is neither, the secret is
-created.
+folder, which nobody else may read. If signatures are required and there is neither key nor secret,
+the secret is created.
 
 Trusted keys are the keys that the machine trusts (`specs/bundle/signature.py`), the key in
 `$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is restored is still valid: it

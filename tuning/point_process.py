@@ -251,7 +251,7 @@ def _load(bundle: str, job: str, name: str, params: Mapping[str, Any], target: s
     """Load a variant of a job.
 
     Raises:
-        PallascError: it does not exist, or the bundle is another one.
+        PallascError: the variant does not exist, or the bundle was replaced.
     """
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate

@@ -1,7 +1,7 @@
 """Make bundles from specs: build, add provenance, and write the files.
 
 The provenance has the spec files with their commits, and the toolchain. The digest of a spec file
-covers what it declares, not its bytes: comments, the order of kernels, fields, values and targets,
+covers its declarations, not its bytes: comments, the order of kernels, fields, values and targets,
 and the selection of variants make no difference. Its name is relative to its repository; outside a
 repository, it is the shortest path that distinguishes the files.
 """

@@ -198,7 +198,7 @@ class LockedLookup:
         if now == locked or (variant.tuning is None and now is not None):
             return ""
         if now is not None and locked is not None:
-            return f"tuned by another table or tune than {self._file} has"
+            return f"not tuned as in {self._file}: its table or tune field differs"
         change = "tuned, and was not" if locked is None else "not tuned, and was"
         return f"{change} when {self._file} was written"
 

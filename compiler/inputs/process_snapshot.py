@@ -101,8 +101,8 @@ class ProcessSnapshot:
 
         Keys contain them, because some take effect only after lowering.
 
-        New settings do not count. JAX's own kernels import its test utilities, which define flags,
-        and a variant's key must not depend on earlier imports.
+        New settings do not count. JAX's own kernels import JAX's test utilities, which define
+        flags, and a variant's key must not depend on earlier imports.
         """
         now, before = _jax_settings(), self._settings
         changed = [name for name in sorted(before) if now.get(name) != before[name]]
@@ -274,7 +274,7 @@ class SharedState:
         package = name.partition(".")[0]
         if name in self._modules:
             return True
-        if package in COVERED:  # unless the user has made up a module of that name
+        if package in COVERED:  # but user code may create a module of that name
             return namespace_of(sys.modules.get(name)).get("__spec__") is not None
         if not (package in self._packages or is_standard(name)):
             return False
@@ -321,7 +321,7 @@ class SharedState:
     def _add(self, kind: str, place: str, live: Any) -> None:
         if id(live) in self._seen:
             return
-        if type(live) is not MappingProxyType:  # made anew by `vars`
+        if type(live) is not MappingProxyType:  # `vars` makes a new one each time
             self._seen.add(id(live))
         self._kept.append(_Kept(kind, place, live, _copy(live)))
 

@@ -349,7 +349,7 @@ _UNTRACKED = {
 }  # fmt: skip
 """Audit events of actions without a digest, with their descriptions."""
 _FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
-"""Flags of `open` that prevent reading what the file contained before."""
+"""Flags of `open` that prevent reading the file's earlier content."""
 _SETS = (
     os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks,
 )  # fmt: skip

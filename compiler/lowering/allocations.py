@@ -106,7 +106,7 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
 
     Raises:
         CompileError: the executable has the wrong number of bytes for a constant.
-        KeyError: it has no bytes for one.
+        KeyError: the executable has no bytes for a constant.
     """
     literals = {
         instruction.name: instruction.literal

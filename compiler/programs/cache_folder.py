@@ -80,7 +80,7 @@ class ProgramOutput(Struct, frozen=True):
 
 
 def program_output(artifact: Artifact) -> ProgramOutput:
-    """Return what an artifact has of a program.
+    """Return the fields of a program in an artifact's record.
 
     Raises:
         CorruptError: it has none, or it is malformed.

@@ -27,8 +27,8 @@ reach the compiler or that a spec declares. Every variable belongs to one of the
 One more variable counts in every key but reaches no compiler: `PALLASC_CACHE_SALT`, or the
 project's `cache-salt`. Changing it invalidates all entries of all stores.
 
-If a library on `LD_LIBRARY_PATH` hides a system library that a compiler could load, its content
-counts. The rest of the system (the C library, the CPU model, the number of cores, limits, and the
+Libraries on `LD_LIBRARY_PATH` count by content if they hide system libraries that a compiler could
+load. The rest of the system (the C library, the CPU model, the number of cores, limits, and the
 current folder) does not count, so that different machines can share a store.
 """
 

@@ -219,7 +219,7 @@ def find_nvjitlink(cuda: int, root: Path) -> Path | None:
     # The loader searches these folders for the plugin, in this order.
     folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
     folders += map(Path, filter(None, _library_path().split(os.pathsep)))
-    folders.append(Path(sys.base_prefix) / "lib")  # conda's Python sets it
+    folders.append(Path(sys.base_prefix) / "lib")  # conda: in RPATH of its Python
     places = [folder / nvjitlink_name(cuda) for folder in folders]
     with contextlib.suppress(OSError):
         pattern = rb"/[^\0]*/" + re.escape(nvjitlink_name(cuda).encode())

@@ -215,7 +215,7 @@ class Compiled(Reply, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """The digest of the artifact's record in the store, or of its own; "" if unknown."""
+        """Digest of the stored record of the action key, else of the new record; "" if unknown."""
         return self.put.stored_digest or self.put.digest
 
 

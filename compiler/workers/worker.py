@@ -408,7 +408,7 @@ class Session:
 
 
 _Compilation = Callable[[], tuple[dict[str, object], dict[str, bytes]]]
-"""Compiles what was lowered; returns the artifact's record and blobs."""
+"""Compiles a lowered function; returns the artifact's record and blobs."""
 
 
 def _lowered(variant: Variant, job: Job, tools: Tools) -> tuple[dict[str, str], _Compilation]:

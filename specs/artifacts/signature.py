@@ -485,8 +485,7 @@ def _repr(value: Any) -> str:
     text = repr(value)
     if " at 0x" in text:
         raise SpecError(
-            f"static data of type {type(value).__name__}, which cannot be told from other data: "
-            f"its text is {text}.",
+            f"static data of type {type(value).__name__}, whose text is only an address: {text}.",
             hint="Give its type a __repr__ that shows its content.",
         )
     return text

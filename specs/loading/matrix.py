@@ -203,7 +203,7 @@ def _check_rows(spec: Spec, rows: Iterable[Point]) -> None:
 
 
 def _excluded(spec: Spec, known: _Known, at: Place) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """Return what `exclude` drops: for each tuple of parameter names, the tuples of value keys."""
+    """Return the points that `exclude` drops: by parameter names, the tuples of value keys."""
     excluded: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for index, partial in enumerate(spec.exclude):
         names, place = tuple(sorted(partial)), at.child(index)

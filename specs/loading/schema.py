@@ -178,7 +178,7 @@ TOLERANCE_FIELDS = (
     Field("atol", Filled(DIFFERENCE), "Absolute difference that is allowed."),
 )
 CHECK_FIELDS = (
-    Field(ARGS_KEY, ARGS, "Arguments in place of those of the same name or position."),
+    Field(ARGS_KEY, ARGS, "Arguments that replace arguments of the same name or position."),
     Field(SEED_KEY, number(), "The seed of the inputs."),
     Field(TOLERANCE_KEY, Record(TOLERANCE_FIELDS), "The tolerance for these sizes."),
 )

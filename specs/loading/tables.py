@@ -1,4 +1,4 @@
-"""The matrix of a spec: values of parameters, and `$file`, rows of them from a JSON or YAML file.
+"""The matrix of a spec: values of parameters, and `$file`, rows of values in a JSON or YAML file.
 
 The rows are a list, or the values of a mapping; `$key` is a row's key in that mapping, a number if
 it is written as a whole number, and `$value` is the row itself. With `keys`, rows are nested in one
@@ -133,7 +133,7 @@ class Table(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """The values of each parameter, in the user's order, and a file with more of them."""
+    """The values of each parameter, in the user's order, and a file with more values."""
 
     axes: dict[str, tuple[Value, ...]]
     table: Table | None = None
@@ -148,7 +148,7 @@ _MATRIX = MapOf(PARAMETER, _VALUES, "parameters", 1, (_FILE,), PARAMETERS_HINT)
 
 
 class MatrixKind:
-    """Values of each parameter, and a file with rows of them."""
+    """Values of each parameter, and a file with rows of values."""
 
     def read(self, value: Any, at: Place) -> Matrix:
         """Check every value in the matrix and return it."""
