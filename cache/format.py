@@ -47,8 +47,9 @@ A record's modification time is its last use; a pack's is the last use of anythi
 is only a cache, derived from the records and manifests.
 
 A reader knows version, kind and name before it opens a file, so every byte of the header is
-compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
-valid. A file that is not a record of this grammar is corrupt, never treated as an older version.
+compared and every byte of the body is hashed. No file that was changed, truncated, extended, or
+exchanged is valid. A file that is not a record of this grammar is corrupt, never treated as an
+older version.
 
 History:
     1  the first version. Manifests have had "record" and "signed" since 0.2; one with neither

@@ -7,7 +7,7 @@ and `compiler/builds/collect.py`; `check` in `checks/stored_results.py`, `lines`
 `analysis/lines.py`.
 
 The checksums of a store detect damage but not forgery, since anyone with write access can recompute
-them. A hit begins with a manifest, so manifests are signed: a signature covers the request,
+them. A hit begins with a manifest, so manifests are signed. A signature covers the request,
 everything that the compilation read, the action key, and the digest of the record, which names
 every blob by its SHA-256. A manifest that was replaced or moved to another request, or that leads
 to a record other than the signed one, is a miss.

@@ -2,8 +2,8 @@
 
 A file counts as unchanged if its size, modification time, change time, and inode are the same.
 Times have the granularity of the kernel's clock, a few milliseconds, so a file that changed shortly
-before it was hashed could change again unnoticed: this object uses the digest of such a file, but
-does not store it.
+before it was hashed could change again unnoticed. The digest of such a file is used, but not
+stored.
 
 A path below a zip archive, `app.pyz/ops/add.py`, is read as Python's importer reads it. It counts
 as unchanged while the archive does.

@@ -7,15 +7,14 @@ for each combination of the matrix parameters that are not in `by`; a row must b
 them.
 
 If the spec has buckets, keys are rounded to the key that names their bucket. A bucket has one row,
-under that key. Of the configurations that are within the limit for that key, the row uses the one
-that is within the limit for most of the bucket's measured keys; the other measured keys get their
-own rows. If calls may be padded, a bucket has a row only if the key that names it was measured,
-because calls are padded to that key.
+under that key. Its configuration is within the limit for that key, and for as many measured keys of
+the bucket as possible. The other measured keys get their own rows. If calls may be padded, a bucket
+has a row only if the key that names it was measured, because calls are padded to that key.
 
-The configurations of a kernel are few: a greedy algorithm takes the one that is within the limit
-for most of the remaining keys, until there are none (Chvátal, "A greedy heuristic for the
-set-covering problem", 1979). Then swaps of single configurations minimize the geometric mean of the
-losses. All ties go to the first configuration in canonical order.
+To get few configurations, a greedy algorithm takes the configuration that is within the limit for
+most of the remaining keys, until no keys remain (Chvátal, "A greedy heuristic for the set-covering
+problem", 1979). Then swaps of single configurations minimize the geometric mean of the losses. All
+ties go to the first configuration in canonical order.
 """
 
 from __future__ import annotations

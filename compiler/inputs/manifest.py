@@ -3,7 +3,7 @@
 As in ccache's direct mode, a manifest lists the files and packages that a compilation of a request
 read, with their digests, and the resulting action key. If all digests match, the record under that
 action key is a hit (`lookup`). For each request key, the store keeps the manifests of the last
-`cache/manifests.MAX_SETS` sets of sources, each named by the request key and `read`, so branches
+`cache/manifests.MAX_SETS` sets of sources, each named by the request key and `read`. So branches
 and folders that share a store do not replace each other's manifests.
 
 The sources of a compilation are the files of the modules that an entry point reaches (`closure`),

@@ -4,9 +4,9 @@ dask schedules the variants, one task each, and repeats those whose worker died.
 reply the build rejects goes to another worker. dask also gives up on workers that do not answer
 (`distributed.scheduler.worker-ttl`).
 
-Nothing that a worker reports is trusted if it can be checked: each blob is hashed, the record is
-parsed as untrusted input, and the sources that the compilation read must equal the local ones, so a
-file that was needed but not sent is noticed. Whether a cubin comes from its source cannot be
+Everything that a worker reports is checked as far as possible: each blob is hashed, the record is
+parsed as untrusted input, and the sources that the compilation read must equal the local sources.
+So a file that was needed but not sent is noticed. Whether a cubin comes from its source cannot be
 checked without compiling, so a cluster must be trusted for that.
 """
 

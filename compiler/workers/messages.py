@@ -1,9 +1,9 @@
 """Messages between a build and its workers.
 
 Requests are pickled. A worker gets `Warm`, then `Introduction` once, perhaps `Rehearse`, then
-`Compile` and `Recompile`; or `Listen` once, then `Collect`. It replies to
-`Introduction` and `Listen` with `READY`, does not reply to `Warm` and `Rehearse`, and replies to
-all others with a line of JSON: the fields of a reply, and its class as `type`; bytes are base64.
+`Compile` and `Recompile`; or `Listen` once, then `Collect`. It replies to `Introduction` and
+`Listen` with `READY`, and does not reply to `Warm` and `Rehearse`. Its reply to all other requests
+is a line of JSON: the fields of the reply, and its class as `type`; bytes are base64.
 
 User code runs in the process that replies, and may write to any descriptor, including the
 channel's. So replies are never unpickled. A line that is not a reply fails the current task, and

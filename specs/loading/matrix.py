@@ -281,7 +281,7 @@ def _check_expansion(specs: Iterable[Spec]) -> None:
         own = _count_points(spec) * max(1, len(spec.targets))
         variants += own
         if variants > most:
-            before = f", with {variants - own} of earlier specs," if variants > own else ""
+            before = f", with the {variants - own} of earlier specs," if variants > own else ""
             raise SpecError(
                 f"{spec.name}: {own} variants{before} exceed the limit of {most}.",
                 location=spec.where("matrix"),

@@ -268,5 +268,5 @@ def test_all_points_and_targets_of_all_kernels_count(monkeypatch: pytest.MonkeyP
     kernel = ONE.partition("kernels:\n")[2].replace("name: k", "name: other")
     text = f"{ONE}    matrix: {{a: [1, 2, 3], s: [1]}}\n    targets: [sm_90a, b200]\n{kernel}"
     rows = "    matrix: {a: [1, 2], s: [1, 2]}\n    include: [{a: 7, s: 7}, {a: 8, s: 8}]\n"
-    with pytest.raises(SpecError, match="other: 6 variants, after 6 of earlier specs, are more"):
+    with pytest.raises(SpecError, match="other: 6 variants, with the 6 of earlier specs, exceed"):
         expand(parse_yaml(text + rows))
