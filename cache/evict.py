@@ -2,9 +2,9 @@
 
 Records and packs (see `inventory.Unit`) are evicted, least recently used first, until the rest fits
 the limits. A blob is evicted with the last record that names it, and a manifest with the record
-that it leads to. A pack is evicted as a whole. Records kept by the caller or held by a running
-build stay, as does a pack that contains one, even if the store remains too large; they are reported
-with the reason.
+that it leads to. A pack is evicted as a whole. Records that the caller keeps or that a running
+build holds stay, and so do packs that contain such a record, even if the store remains too large.
+They are reported with the reason.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def parse_age(text: str, *, what: str = "age") -> float | None:
 
 
 class Eviction(NamedTuple):
-    """A record or pack to evict, the reason, and the size of it with its blobs and manifests."""
+    """A record or pack to evict, the reason, and its size with its blobs and manifests."""
 
     unit: Unit
     reason: str
@@ -181,7 +181,7 @@ def decide(
     """Select the files to remove so that the rest fits the limits.
 
     A blob that is younger than the grace period, or that a running build may have published, is not
-    removed yet, though its record may be.
+    removed yet, even if its record is.
 
     Args:
         inventory: contents of the store; if it has faults, nothing is removed.
@@ -258,7 +258,7 @@ class _Decision:
                 yield self._evict(unit, reason)
 
     def _reason(self, last_use_ns: int) -> str:
-        """Return why to evict the next unit, "" if it and all after it may stay."""
+        """Return the reason to evict the next unit; "" if this unit and all later ones may stay."""
         if self.limits.clear:
             return CLEAR
         if self.oldest_ns is not None and last_use_ns < self.oldest_ns:

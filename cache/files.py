@@ -1,9 +1,9 @@
-"""Files of the store: read whole, published whole, removed, quarantined, and locked.
+"""Read, publish, remove, quarantine, and lock files of the store, always as a whole.
 
 To publish a file, an exclusive temporary file is written on the same file system and synced, and
 gets its name in one step. A crash at any moment leaves either the whole file under its name, or
-only a temporary file that no reader looks at. Folders are not synced: a name that the machine's
-crash loses is a miss.
+only a temporary file that no reader looks at. Folders are not synced: if the machine crashes, a new
+name may be lost, which is a miss.
 
 The name of a temporary file begins with a token for its process, so that it can be removed after
 that process has died:
@@ -12,9 +12,9 @@ that process has died:
     host  = 12 hexadecimal digits: SHA-256 of the kernel's boot id and the PID namespace
     start = the process's start time in clock ticks since boot (proc(5), field 22 of `stat`)
 
-A process id alone is reused, and means another process in another container or after a reboot. If
-the kernel does not report them, host is "unknown" or start is 0, and the process never counts as
-dead.
+A process id alone is not enough: it is reused, and another container or a later boot has another
+process with the same id. If the kernel does not report them, host is "unknown" or start is 0, and
+the process never counts as dead.
 
 If several processes need the same thing, `single_flight` lets one make it while the others wait.
 This only saves work: the store is correct without it. The lock is a `flock`, which the kernel
@@ -86,7 +86,7 @@ def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Con
     """Read a whole file; None if there is none. Nothing but a regular file is read.
 
     Raises:
-        OSError: it is there, or may be, but cannot be read.
+        OSError: the file exists, or may exist, but cannot be read.
     """
     try:
         descriptor = folders.open_file(place)
@@ -315,7 +315,7 @@ def process_token() -> str:
     if made is None:
         made = f"{host()}-{pid}-{_start(pid) or 0}"
         if not made.startswith(_UNKNOWN) and not made.endswith("-0"):
-            _tokens.clear()  # a child made by fork has another
+            _tokens.clear()  # a forked child has another token
             _tokens[pid] = made
     return made
 
@@ -352,7 +352,7 @@ def is_over(name: str, time_ns: int, *, now_ns: int) -> bool:
 
 
 def _start(pid: int) -> int | None:
-    """Return when a process started, 0 if it is not running, None if that cannot be read."""
+    """Return the start time of a process; 0 if it is not running, None if it cannot be read."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             # The name in parentheses may contain anything, so count from its end.
@@ -423,7 +423,8 @@ def _open_lock(folders: Folders, place: str) -> int:
     try:
         return open_new(folders, place, os.O_RDWR)
     except PermissionError as error:
-        # The file may be another user's in a shared store: flock needs only an open file.
+        # In a shared store, the file may be another user's. For flock, opening it to read is
+        # enough.
         try:
             return _open_existing(folders, place)
         except FileNotFoundError:
@@ -473,7 +474,7 @@ def _release(folders: Folders, place: str, descriptor: int) -> None:
 
 
 def is_free(folders: Folders, place: str, *, remove: bool = False) -> bool:
-    """Return True if nobody holds a lock file, as after its process was killed.
+    """Return True if nobody holds a lock file, for example because its process was killed.
 
     Args:
         folders: the folders of the store.

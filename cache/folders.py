@@ -7,10 +7,10 @@ removed, even if a folder is replaced at the same time. Only the store's root ma
 the user names it.
 
 The version's folder is `root/v1`. An area is a folder directly in it, such as `tmp` or `ac`, and
-may have shards, such as `ac/ab`. They belong to the store only if they are folders in the mount of
-the version's folder (without /proc: on its file system). Their owner must be this user, root, or
-the owner of the version's folder. If the version's folder is shared by its group (mode 2775),
-folders of that group may have any owner.
+may have shards, such as `ac/ab`. Areas and shards belong to the store only if they are folders in
+the mount of the version's folder (or, without /proc, on its file system). Their owner must be this
+user, root, or the owner of the version's folder. If the version's folder is shared by its group
+(mode 2775), folders of that group may have any owner.
 
 A place is a path below the version's folder: `tmp/x`, `ac/ab/ab…`, `stat/index`.
 """
@@ -74,7 +74,7 @@ def share(made: int, folder: int, rights: int) -> None:
         rights: the group's mode bits.
     """
     # The umask also applies in a setgid folder, which only passes its group on.
-    with contextlib.suppress(OSError):  # another user's file, which they have shared
+    with contextlib.suppress(OSError):  # another user's file, which that user has shared
         if os.fstat(folder).st_mode & SHARED == SHARED:
             mode = stat.S_IMODE(os.fstat(made).st_mode)
             if mode & rights != rights:
@@ -292,7 +292,7 @@ class Folders:
         """Move a file, replacing an existing one; the folder of `to` is created.
 
         Raises:
-            RefusedError: a parent folder of one of them is something else.
+            RefusedError: a parent folder of one of the places is something else.
             OSError: it is missing, or the file system refuses.
         """
         with self._above(place) as (source, old), self._above(to, make=True) as (target, new):
@@ -319,7 +319,7 @@ class Folders:
             readable: the store must be readable, or not exist.
 
         Raises:
-            CorruptError: one is something else; the message names it.
+            CorruptError: something else is in place of a folder; the message names it.
             ToolError: the store itself cannot be listed.
         """
         try:
@@ -429,7 +429,7 @@ class Folders:
         return descriptor
 
     def _reading(self, folder: str) -> tuple[int, int]:
-        """Return a descriptor of a folder, and one to close afterwards, -1 for none.
+        """Return a descriptor of a folder, and the descriptor to close afterwards, -1 for none.
 
         Descriptors of areas, and of the first shards that are read, are cached.
         """
@@ -442,13 +442,13 @@ class Folders:
             if len(self._cached) >= _MOST_KEPT:
                 return opened, opened
         else:
-            # With a remote, thousands of files are not found in a new store; this check fails
-            # faster.
+            # A build with a remote looks for thousands of files in a new store. If the area is
+            # missing, this fails faster than opening it.
             os.stat(f"{self._text}/{area}", follow_symlinks=False)
             opened = self._open(area, False)
         made = opened, os.fstat(opened)
         kept = self._cached.setdefault(folder, made)
-        if kept is not made:  # another thread was first
+        if kept is not made:  # another thread was faster
             close(opened)
         return kept[0], -1
 

@@ -41,14 +41,15 @@
     index      = { "facts": object }              see `cache/inventory.py`
 
 A file may be in its area, or in a pack, or both: a manifest in its area takes precedence; records
-and blobs can be read from either, since both are verified.
+and blobs can be read from either place, since they are always verified.
 
 A record's modification time is its last use; a pack's is the last use of anything in it. The index
 is only a cache, derived from the records and manifests.
 
 A reader knows version, kind and name before it opens a file, so every byte of the header is
-compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
-valid. A file that is not a record of this grammar is corrupt, never treated as an older version.
+compared and every byte of the body is hashed. No file that was changed, truncated, extended, or
+exchanged is valid. A file that is not a record of this grammar is corrupt, never treated as an
+older version.
 
 History:
     1  the first version. Manifests have had "record" and "signed" since 0.2; one with neither
@@ -191,7 +192,7 @@ def _parsed(text: bytes, form: type) -> Any:
         return _decoder(form).decode(text)
     except msgspec.ValidationError:
         raise
-    except msgspec.DecodeError:  # also of Python's surrogates for bytes of paths
+    except msgspec.DecodeError:  # also for surrogates, which stand for bytes of paths
         body = json.loads(text.decode("ascii"))
         check_text(body)
         return msgspec.convert(body, form)
@@ -213,7 +214,7 @@ def check_file(area: str, name: str, data: bytes) -> tuple[Any, str]:
 def artifact_digest(data: bytes) -> str:
     """Return the SHA-256 of the JSON of `artifact` in the bytes of a valid record."""
     start = data.index(b"\n") + 1 + len(b'{"artifact":')
-    return sha256(data[start : data.rindex(b',"blobs":{')])  # in a text, quotes are escaped
+    return sha256(data[start : data.rindex(b',"blobs":{')])  # inside of texts, quotes are escaped
 
 
 def _header(kind: str, name: str, digest: str) -> bytes:

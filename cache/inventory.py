@@ -356,7 +356,7 @@ def stats(store: Store) -> Stats:
     records = inventory.records.values()
     uses_ns = [record.identity[1] for record in records]
     in_packs: set[str] = set()
-    with contextlib.suppress(OSError):  # which the inventory has reported
+    with contextlib.suppress(OSError):  # the inventory has reported it
         in_packs = set() if store.packed is None else store.packed.names(BLOBS)
     return Stats(
         folder=str(store.folder),

@@ -1,12 +1,13 @@
-"""Manifests: their fields, checked when one is read or written, and their signatures.
+"""Manifests: their fields and signatures.
 
-All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
-readers of a checked manifest only have to handle missing fields. The meaning of the fields is
-documented in `compiler/inputs/manifest.py` and `compiler/builds/collect.py`; `check` in
-`checks/stored_results.py`, `lines` in `analysis/lines.py`.
+A store may come from an untrusted source, so fields are checked when a manifest is read or written.
+All fields are optional, and unknown fields are rejected. Readers of a checked manifest have to
+handle only missing fields. The meaning of the fields is documented in `compiler/inputs/manifest.py`
+and `compiler/builds/collect.py`; `check` in `checks/stored_results.py`, `lines` in
+`analysis/lines.py`.
 
 The checksums of a store detect damage but not forgery, since anyone with write access can recompute
-them. A hit begins with a manifest, so manifests are signed: a signature covers the request,
+them. A hit begins with a manifest, so manifests are signed. A signature covers the request,
 everything that the compilation read, the action key, and the digest of the record, which names
 every blob by its SHA-256. A manifest that was replaced or moved to another request, or that leads
 to a record other than the signed one, is a miss.
@@ -21,8 +22,8 @@ to a record other than the signed one, is a miss.
 
 Manifests are signed with the private key in `$PALLASC_STORE_KEY`, and with this user's secret, if
 there is one: 32 random bytes in hexadecimal in `pallasc/store.secret` in the user's settings
-folder, which nobody else may read. If signatures are required and there is neither, the secret is
-created.
+folder, which nobody else may read. If signatures are required and there is neither key nor secret,
+the secret is created.
 
 Trusted keys are the keys that the machine trusts (`specs/bundle/signature.py`), the key in
 `$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is restored is still valid: it
@@ -231,7 +232,7 @@ def check_text(value: object) -> None:
     """Check that strings have no surrogates, except the ones that Python uses for bytes of paths.
 
     Raises:
-        ValueError: one has.
+        ValueError: a string has another surrogate.
     """
     if isinstance(value, str):
         if not value.isascii() and _SURROGATE.search(value):

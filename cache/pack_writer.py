@@ -37,7 +37,7 @@ def write_pack(groups: Iterable[Sequence[Entry]], out: BinaryIO) -> PackSummary:
     """Write a pack.
 
     Args:
-        groups: the files of one variant each. Reading is fastest in the order of writing.
+        groups: each has the files of one variant. Reading is fastest in the order of writing.
         out: file to write to, from its current position on; it is not read, and its position is not
             changed otherwise.
 
@@ -121,7 +121,7 @@ class PackWriter:
         """
         new = [packed for packed in names if packed not in self._seen]
         if new:
-            pack.content(number)  # which verifies it
+            pack.content(number)  # verifies the frame
             places = [(packed, *pack.place(packed)[1:]) for packed in new]
             self._seen.update(new)
             self._add_frame(pack.stored(number), pack.frames[number].raw_size, places)

@@ -1,14 +1,15 @@
 """Packs: many files of a store, compressed together in one file.
 
-A pack contains files exactly as in the store (`cache/format.py`), so they are verified like
-any other file. Files that are read together are in one frame: the files of a variant are adjacent,
-and manifests are in separate frames. A frame can be copied to another pack unchanged.
+A pack contains files exactly as in the store (`cache/format.py`), so they are verified like any
+other file. Files that are read together share a frame: a variant's record and blobs are adjacent,
+and manifests are in separate frames, which contain only manifests. A frame can be copied to another
+pack unchanged.
 
     pack    = magic { frame } index footer
     magic   = "pallasc-pack 2" LF
     frame   = zstd                      without its magic number, see `specs/bundle/compress.py`
-            | content                   if size = raw; always if zstd saves nothing, or saves more
-                                        than 255 of 256 bytes
+            | content                   if size = raw. Writers choose this form if zstd saves
+                                        nothing, or makes the content over 256 times smaller
     content = { file }                  nothing between them
 
     index   = { frames } { names } { places }
@@ -21,12 +22,12 @@ and manifests are in separate frames. A frame can be copied to another pack unch
                                                         of the index: place, size, counts, SHA-256
 
 All numbers are little-endian. The name of a pack is the SHA-256 of all its bytes. A frame may
-contain bytes that are not in the index: files that were left out when the frame was copied.
+contain files that the index does not list: files that were left out when the frame was copied.
 
 In a store, a pack with any damage is quarantined as a whole, and its variants are compiled again.
 
-The same files give the same pack with one version of the zstd library. With another version the
-compressed bytes may differ, so a pack's name may only be used to locate it.
+Two versions of the zstd library may compress the same files to different packs. So a pack's name
+serves to find the pack, not to decide whether two packs have the same files.
 
 Limits: see the constants. Anything larger is rejected before memory is allocated for it.
 
@@ -61,7 +62,7 @@ AREAS = ("man", "ac", "cas")
 MAX_FILE_BYTES = 64 * 2**20
 """A larger file is not packed."""
 _HELD_BYTES = 8 * 2**20
-"""Size of cached frame contents; the next requested file is often next to the previous one."""
+"""Size of cached frame contents; the next requested file is often in the same frame."""
 _READ_BYTES = 2**20
 MAX_FRAME_BYTES = MAX_FILE_BYTES + 2**20
 MAX_PACK_BYTES = 2**32
@@ -275,7 +276,9 @@ class Pack:
         return self._places[packed]
 
     def read(self, area: str, name: str) -> bytes | None:
-        """Return a file, or None. Its frame is verified, but not that the file matches its name.
+        """Return a file, or None. The caller must verify that the file matches its name.
+
+        The frame is verified here.
 
         Raises:
             CorruptError: its frame is damaged.
@@ -308,7 +311,8 @@ class Pack:
         """Check that the total size of the files in a frame does not exceed the frame.
 
         Raises:
-            CorruptError: it does, so the size of reading all files would be unbounded.
+            CorruptError: the total size exceeds the frame: places overlap, and could let a small
+                pack expand to files of any size.
         """
         size = sum(self.place(packed).size for packed in self.names_in(number))
         if size > self.frames[number].raw_size:
@@ -435,10 +439,11 @@ class StorePacks:
 
     @property
     def packs(self) -> Mapping[str, Pack]:
-        """The readable packs, by name; they are listed again after a change.
+        """The readable packs, by name. The folder is listed again after a change.
 
         Raises:
-            OSError: they cannot be listed; all methods here that take a name may raise this.
+            OSError: the packs cannot be listed. All methods of this class that take a name may
+                raise this.
         """
         try:
             status = os.stat(self._path, follow_symlinks=False)
@@ -453,7 +458,7 @@ class StorePacks:
         return self._open
 
     def read(self, area: str, name: str, *, known: bool = False) -> files.Content | None:
-        """Return a file from a pack; that it matches its name is not verified.
+        """Return a file from a pack. The caller must verify that the file matches its name.
 
         Args:
             area: area of the file.
@@ -508,7 +513,7 @@ class StorePacks:
         self._open, self._refused, self._seen = dict(self._held), set(), None
 
     def hold(self, pack: Pack) -> None:
-        """Treat a pack as one of the store's while this object exists."""
+        """Use a pack as if it were in the store, as long as this object exists."""
         self._held[pack.digest] = pack
         self.relist()
 
@@ -532,7 +537,7 @@ class StorePacks:
         return None
 
     def read_in(self, pack: Pack, area: str, name: str) -> bytes | None:
-        """Return a file of a pack, None if the pack is damaged and all its files are lost."""
+        """Return a file of a pack; None if the pack is damaged, which loses all its files."""
         try:
             return pack.read(area, name)
         except CorruptError as error:

@@ -45,7 +45,7 @@ class Pruned:
     Attributes:
         dry_run: nothing was changed.
         limits: the limits.
-        plan: the decision. Files that a build started to use after it were kept.
+        plan: the decision. Files that a build used after the decision were kept.
         evictions: evictions of the plan that were carried out, or would be.
         records, blobs, manifests: number of removed files of each, not counting files in packs.
         freed_bytes: size of these files and packs.
@@ -296,7 +296,7 @@ def merge_packs(store: Store, *, most: int | None = None) -> int:
         The number of packs that were replaced.
 
     Raises:
-        OSError: the disk fails; even then, every file is in one pack or the other.
+        OSError: the disk fails; even then, every file is still in a pack.
     """
     packs = list(Scan(store.folders).packs())
     if len(packs) <= (MOST_PACKS if most is None else most):

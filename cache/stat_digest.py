@@ -2,8 +2,8 @@
 
 A file counts as unchanged if its size, modification time, change time, and inode are the same.
 Times have the granularity of the kernel's clock, a few milliseconds, so a file that changed shortly
-before it was hashed could change again unnoticed: this object uses the digest of such a file, but
-does not store it.
+before it was hashed could change again unnoticed. The digest of such a file is used, but not
+stored.
 
 A path below a zip archive, `app.pyz/ops/add.py`, is read as Python's importer reads it. It counts
 as unchanged while the archive does.
@@ -88,7 +88,7 @@ class FileDigests:
             ToolError: it cannot be read, or is not a regular file.
         """
         is_absolute = isinstance(path, str) and path.startswith(os.sep)
-        place = str(path) if is_absolute else os.path.abspath(path)  # thousands in every build
+        place = str(path) if is_absolute else os.path.abspath(path)  # abspath is slow
         try:
             signature = _signature(_stat(place))
             held = self._hashed.get(place)
@@ -113,7 +113,7 @@ class FileDigests:
         Files that cannot be hashed are left to `digest`, which raises the error.
         """
         known = self._hashed.keys() | self._remembered.keys()
-        waiting = sorted({str(path) for path in paths} - known, key=_size)  # last first
+        waiting = sorted({str(path) for path in paths} - known, key=_size)  # largest first
         number = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
         workers = [
             threading.Thread(target=self._hash_all, args=(waiting,), daemon=True)

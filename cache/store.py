@@ -1,9 +1,9 @@
-"""The store: blobs by their digest, and the records that name them by key.
+"""The store: blobs, found by digest, and records, found by key, which list their blobs.
 
-The store guarantees that a hit is byte for byte the published bytes, whatever happened to process,
-disk, or folder in between; everything else is a miss. A corrupt file is moved to `quarantine/` with
-the reason next to it, so that the next build repairs the store. Disk errors are not raised: reading
-gives a miss, and writing returns the reason why nothing was stored.
+The store guarantees that a hit has exactly the published bytes, even if a process was killed, or
+the disk or a folder was damaged in between. Everything else is a miss. A corrupt file is moved to
+`quarantine/` with the reason next to it, so that the next build repairs the store. Disk errors are
+not raised: reading gives a miss, and writing returns the reason why nothing was stored.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class StoredArtifact(Struct, eq=False):
 
     Attributes:
         key: its action key.
-        record: the whole record, `artifact` and `blobs`.
+        record: the whole record, with `artifact` and `blobs`.
         digest: SHA-256 of the record: equal for equal artifacts, under any key.
     """
 
@@ -126,7 +126,7 @@ class StoredArtifact(Struct, eq=False):
         return sorted(self.record["blobs"])
 
     def blob(self, name: str) -> bytes | None:
-        """Return a verified blob; None if it is gone or corrupt: then the artifact is a miss.
+        """Return a verified blob; None if it is gone or corrupt, which makes the artifact a miss.
 
         Raises:
             CorruptError: the record does not name such a blob.
@@ -138,7 +138,7 @@ class StoredArtifact(Struct, eq=False):
         digest = self.record["blobs"][name]["digest"]
         data = self._store.get_blob(digest)
         if data is None or len(data) != self.record["blobs"][name]["size"]:
-            self._store.get_artifact(self.key, verify=True)  # puts the record away, to heal
+            self._store.get_artifact(self.key, verify=True)  # quarantines it
             return None
         return data
 
@@ -148,7 +148,7 @@ class Store:
 
     Args:
         root: the folder; `default_root()` by default.
-        warn: called with each warning; all are also kept in `warnings`.
+        warn: called with each warning; all warnings are also kept in `warnings`.
         require_signed: trust only entries that a trusted key signed, even if the environment does
             not require it.
         trust: keys that sign and are trusted; by default from the environment, see
@@ -224,8 +224,7 @@ class Store:
 
         Args:
             action_key: 64 lower-case hexadecimal digits.
-            verify: also read and check every blob, and keep them in the result, so that `blob()`
-                returns the verified bytes.
+            verify: also read and check every blob, and keep the verified bytes for `blob()`.
 
         Raises:
             CorruptError: the key is not valid.
@@ -233,7 +232,9 @@ class Store:
         return self._unless_unreadable(lambda: self._find_artifact(action_key, verify=verify))
 
     def get_manifest(self, request_key: str) -> Manifest | None:
-        """Return the newest manifest under a name, or None; its fields are checked.
+        """Return the manifest with this name, its fields checked, or None.
+
+        A manifest in its area is newer than one of the same name in a pack, and is returned.
 
         If signatures are required, a manifest without a trusted signature counts as missing.
 
@@ -255,7 +256,7 @@ class Store:
         return False
 
     def find_manifest(self, request_key: str) -> Manifest | None:
-        """Return the newest manifest under a name, signed or not, or None.
+        """Return the manifest that `get_manifest` returns, signed or not, or None.
 
         Raises:
             CorruptError: the key is not valid.
@@ -285,9 +286,10 @@ class Store:
                 yield name, manifest
 
     def put_set(self, request_key: str, manifest: Manifest) -> str:
-        """Publish a manifest as one of its request's sets of sources; return its name.
+        """Publish a request's manifest for one set of sources; return the manifest's name.
 
-        If there are more than `MAX_SETS`, the set with the least recently used artifact is removed.
+        If the request then has more than `MAX_SETS` manifests, the one with the least recently used
+        artifact is removed.
 
         Raises:
             CorruptError: the key is not valid, or a field of the manifest is wrong.
@@ -307,7 +309,10 @@ class Store:
         return list(names | self._packed_names(MANIFESTS, prefix))
 
     def _remove_sets(self, names: list[str], count: int) -> None:
-        """Remove sets of sources; keep those in packs and those that were just replaced."""
+        """Remove the `count` least recently used manifests, except those in packs.
+
+        A manifest that another process has replaced in the meantime stays, too.
+        """
         ages: list[tuple[int, int, str, files.Identity]] = []
         for name in names:
             with contextlib.suppress(OSError):
@@ -371,7 +376,10 @@ class Store:
         return self._packed
 
     def hold_pack(self, pack: Pack) -> None:
-        """Treat a pack that cannot be written as the store's while this object exists."""
+        """Use a pack that could not be written as if it were in the store.
+
+        This ends with the life of this object.
+        """
         self._packed = self._packed or self._opened_packs()
         self._packed.hold(pack)
 
@@ -406,7 +414,8 @@ class Store:
             action_key: 64 lower-case hexadecimal digits.
             artifact: the record, JSON.
             blobs: blobs by name.
-            replace: quarantine a different artifact under the same key, since it is not signed.
+            replace: quarantine a different artifact under the same key instead of reporting a
+                conflict; for an artifact that no trusted key signed.
 
         Raises:
             CorruptError: the key is not valid, or `artifact` is not JSON.
@@ -480,7 +489,9 @@ class Store:
     def single_flight(
         self, key: str, *, timeout_s: float = 300.0
     ) -> contextlib.AbstractContextManager[bool]:
-        """Wait until no other process makes `key`; then the caller looks it up again, and makes it.
+        """Wait until no other process is making the entry of `key`, and lock it.
+
+        The caller must look the entry up again, and make it if it is still missing.
 
         Yields True while the lock is held. False means continuing without it: locks do not work
         here, or the holder took longer than `timeout_s`. A dead process does not hold a lock.
@@ -504,10 +515,10 @@ class Store:
             return None
 
     def _file(self, area: str, name: str, limit_bytes: int | None = None) -> files.Content | None:
-        """Read a file of an area, or from a pack if it is not in the area.
+        """Read a file from its area or from a pack.
 
-        If there are packs, records and blobs are searched for there first, which is faster; both
-        copies are equivalent. A manifest in its area is newer than one in a pack.
+        Records and blobs are the same in both, so open packs are searched first, which is faster. A
+        manifest in its area is newer than one in a pack, so the area is searched first.
 
         Raises:
             OSError: it exists, or may exist, but cannot be read.
@@ -559,8 +570,8 @@ class Store:
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Publish blobs by their digests.
 
-        The last one wins, which makes no difference: two valid files with the same digest are
-        equal, and a corrupt or unreadable one is replaced.
+        A later blob replaces an earlier one. Two valid files with the same digest are equal, so
+        this only matters if the earlier one is corrupt or unreadable.
         """
         for digest in sorted(blobs):
             to = format.relative_path(BLOBS, digest)
@@ -569,20 +580,24 @@ class Store:
                     self.folders.rename(place, to)
 
     def _is_kept(self, digest: str, place: str) -> bool:
-        """Return True if a blob is here and cannot be evicted before its new record exists."""
+        """Renew the time of a blob, so that it is not evicted before its new record exists.
+
+        Returns False if the blob must be written.
+        """
         try:
             if self._read(BLOBS, digest) is None:
                 return False
             self.folders.touch(place)
-        except OSError:  # unreadable, evicted this moment, or the file of another user
+        except OSError:  # unreadable, just evicted, or another user's file
             return False
         return True
 
     def put_away(self, area: str, name: str, reason: str, identity: files.Identity | None) -> None:
         """Move a corrupt file to `quarantine/` with the reason; disk errors are not raised.
 
-        A file whose identity has changed was repaired in the meantime and stays. If the file is in
-        a pack, the whole pack is moved; without an identity, both are done.
+        A file whose identity has changed was repaired in the meantime and stays. If `identity` says
+        that the file is in a pack, the whole pack is moved instead. Without an identity, the file
+        and all packs that contain it are moved.
         """
         if identity in (None, files.IN_PACK) and (packed := self.packed) is not None:
             packed.drop_holders(area, name, reason)
@@ -598,14 +613,14 @@ class Store:
         return PutResult(stored=False, digest=digest, reason=self.not_written(error))
 
     def not_written(self, error: OSError | str) -> str:
-        """Warn once that nothing can be stored; return why, in words."""
+        """Warn once that nothing can be stored; return the reason."""
         reason = error if isinstance(error, str) else _words(error)
         self.not_stored = reason
         self._warn_once("write", f"cannot be written, so nothing is stored: {reason}")
         return reason
 
     def _without_lock(self, error: OSError) -> None:
-        if error.errno not in _NOT_WRITABLE:  # which publishing will tell, once
+        if error.errno not in _NOT_WRITABLE:  # else the failing write warns
             self._warn_once(
                 "lock", f"cannot be locked, so two builds may compile the same: {_words(error)}"
             )
@@ -621,6 +636,6 @@ class Store:
 
 
 def _words(error: OSError) -> str:
-    """Return a file system error without its number, after the file name."""
+    """Return a file system error as `file: reason`, without its number."""
     text = error.strerror or str(error)
     return f"{error.filename}: {text}" if error.filename else text

@@ -319,7 +319,7 @@ def _is_missing(store: Store, entry: Entry, imported: Imported) -> bool:
 def _choose_artifacts(
     store: Store, artifacts: Mapping[str, _Artifact], imported: Imported
 ) -> set[bytes]:
-    """Return the packed names of files missing in the store; count these, equals, and conflicts."""
+    """Return the packed names of missing files; count new and equal artifacts, and conflicts."""
     taken: set[bytes] = set()
     for key, artifact in artifacts.items():
         own = store.get_artifact(key, verify=True)

@@ -176,7 +176,7 @@ def held_by_leases(folders: Folders, *, now_ns: int) -> Held:
 def read_totals(store: Store) -> Totals:
     """Return the counts of all builds since the store was created or cleared.
 
-    Damaged lines do not count; if the file cannot be read, nothing does.
+    Damaged lines do not count. If the file cannot be read, all counts are 0.
     """
     totals = Totals()
     for line in files.read_small(store.folders, USES).splitlines():

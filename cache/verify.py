@@ -129,7 +129,7 @@ class _Verification:
     def run(self) -> Verified:
         result, scan = self._result, Scan(self._folders)
         refused = self._check_folders()
-        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # a build writes blobs before their record
+        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # blobs last: builds write them first
             for name, _ in scan.area(area):
                 self._check_file(area, name)
         packs = {digest for digest, _ in scan.packs() if self._check_pack(digest)}
@@ -189,7 +189,7 @@ class _Verification:
         return False
 
     def _add(self, file: _IntactFile, identity: files.Identity | None, pack: str = "") -> None:
-        """Remember a file; whether a record counts is decided later."""
+        """Remember an intact file; the blobs of records are checked later."""
         if file.body is not None:
             self._records.append(_Record(file.name, file.body, identity, pack))
         elif file.area == MANIFESTS:

@@ -57,9 +57,9 @@ def compile(
             None, or pytrees of these. A `pallasc.Call` is replaced by its result.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
         mesh: axes and sizes of the device mesh, `{"x": 4}`; `arrays` are one device's arrays.
-        isolated: required if JAX has already initialized devices in this process, as any
-            computation does. Compile in a worker process; the function must be importable. By
-            default this process compiles, for one architecture only.
+        isolated: compile in a worker process; the function must be importable. Required if JAX has
+            already initialized devices in this process, as any computation does. By default, this
+            process compiles, for one architecture only.
         ptxas: an assembler to use instead of the installed wheel's.
         store: with `isolated`, the store to read from and add to, by default the user's; a
             function with unchanged sources is not traced. Without `isolated`, nothing is kept.
@@ -232,7 +232,7 @@ class _XlaWorker:
 class XlaRuntimeError(Exception):
     """An XLA error in a worker; `output` is the output during the request.
 
-    It has the name of JAX's own class, since messages show the name.
+    It has the name of JAX's own class, because messages show the name.
     """
 
     output = ""

@@ -6,7 +6,8 @@ Random numbers are the same for the same seed on every machine. They are random 
 are fixed, so that every pattern is a number that kernels can compute with:
 
 * floating point: either sign, magnitudes from 1/8 up to 2, neither infinity nor NaN; for types
-  whose exponent has fewer than four bits or a different bias, the values of the same bits there
+  whose exponent has fewer than four bits or a different bias, the values that the same bits have
+  there
 * integers of up to 8 bits: all values; wider ones, which are often counts or indices: 0 to 15
 * `bool`: either
 

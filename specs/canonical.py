@@ -182,7 +182,7 @@ def read(kind: Any, data: object) -> Any:
 
 
 def read_known(kind: Any, data: object) -> Any:
-    """Convert JSON to a data class as `read`, without the fields that it does not know."""
+    """Convert JSON to a data class like `read`, but ignore unknown fields."""
     known = {name: value for name, value in as_object(data).items() if name in kind.__annotations__}
     return read(kind, known)
 

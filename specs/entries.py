@@ -138,7 +138,7 @@ def _find_module(module: str, base_dir: str) -> Path | None:
     spec = _find(top, [*sys.path, base_dir] if own else [base_dir, *sys.path])
     if spec is None:
         raise SpecError(
-            f"module {top!r} is neither beside the spec nor installed.",
+            f"module {top!r} is neither next to the spec nor installed.",
             hint=_module_hint(top, base_dir),
         )
     name = top

@@ -198,7 +198,7 @@ def capability(arch: str) -> tuple[int, int]:
     """Return the compute capability of an architecture, (9, 0) for `sm_90a`.
 
     Raises:
-        SpecError: not the name of an architecture.
+        SpecError: the text is not the name of an architecture.
     """
     parts = _parts(arch)
     return int(parts["major"]), int(parts["minor"])

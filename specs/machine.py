@@ -1,9 +1,9 @@
 """Machines with GPUs, and the fields of whole programs that are compiled for them.
 
-A machine's description has everything there that enters JAX's compilation keys.
+A machine's description has everything on the machine that enters JAX's compilation keys.
 
-`pallasc machine` writes it as JSON, schema 1. It has no host names, and no paths but
-those that the user has set in flags and variables:
+`pallasc machine` writes it as JSON, schema 1. It has no host names, and no paths except those that
+the user has set in flags and variables:
 
 * `jax`, `jaxlib`, `plugin`: versions of JAX's packages
 * `platform_version`: the plugin's text for keys, such as `cuda 13020`
@@ -85,7 +85,7 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which a process here has the flags and settings of that machine."""
+        """The variables that give a process here the flags and settings of that machine."""
         return {**self.settings, **({"XLA_FLAGS": " ".join(self.flags)} if self.flags else {})}
 
     def target(self, name: str) -> Target:
@@ -150,7 +150,7 @@ _COMPARED = {
 
 
 def machine_differences(here: Machine, recorded: Machine) -> list[str]:
-    """Return the differences between two machines that make each entry of one miss on the other."""
+    """Return the differences that make each cache entry of one machine a miss on the other."""
     found = [
         f"{label} {getattr(here, name)} here, {getattr(recorded, name)} recorded"
         for name, label in _COMPARED.items()

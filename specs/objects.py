@@ -1,4 +1,4 @@
-"""Python objects: attributes computed on first access and cached, the collector paused.
+"""Cached properties, and a pause of the garbage collector.
 
 In Python 3.11, `functools.cached_property` holds one lock for all instances while it computes. A
 fork while another thread computes would deadlock the child.

@@ -44,8 +44,8 @@ _SALT = text(
     rf"[ -~]{{1,{_LONGEST_SALT}}}",
 )
 FIELDS = (
-    Field("remote", text("a URL"), "The remote store behind the local one."),
-    Field("remote-write", FLAG, "Whether builds send there what they compile."),
+    Field("remote", text("a URL"), "The remote store, used after the local store."),
+    Field("remote-write", FLAG, "Whether builds send compiled artifacts to the remote store."),
     Field("remote-signed", choice("required", "optional"), "Whether signatures are required."),
     Field("cache-salt", _SALT, "Text that is part of every key."),
     Field("executor", text("the address of a scheduler"), "Where misses are compiled."),

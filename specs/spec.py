@@ -1,7 +1,7 @@
 """The two central records: a spec as declared by its author, and a variant to compile.
 
-Specs have a form as plain JSON, and variants are pickled, to pass them between processes of one
-version. Mappings keep their order in the JSON, so do not sort the keys of the text. This form is
+To pass between processes of one version, specs are converted to plain JSON, and variants are
+pickled. Mappings keep their order in the JSON, so do not sort the keys of the text. This form is
 never stored.
 """
 

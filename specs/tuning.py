@@ -36,7 +36,7 @@ Rounding = Literal["up", "down"]
 """The end of the bucket that a number is rounded to."""
 
 How = Literal["row", "bucket", "default"]
-"""The way a variant was chosen: by the row of its key, that of its bucket, or by default."""
+"""The way a variant was chosen: by the row of its key, by the row of its bucket, or by default."""
 
 _LARGEST = 2**63 - 1
 
@@ -104,8 +104,8 @@ class Tune:
         rounding: the end of its bucket that a value is rounded to.
         pad: dimensions in which an array may be longer than a call's: for a parameter, the padded
             dimension of each array, by the array's path in the launch plan.
-        default: the label of each parameter of `over` if no row fits; without a default such a call
-            fails.
+        default: the label of each parameter of `over`, for calls that no row fits; without a
+            default, these calls fail.
         table: the file of the rows, relative to the spec's folder.
     """
 

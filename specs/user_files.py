@@ -4,7 +4,7 @@ A folder is replaced as a whole, unless somebody has edited it. `MARKER` lists a
 files with their SHA-256. A folder with an unlisted or changed file contains somebody's work and is
 not replaced. The new folder is complete before it replaces the old one.
 
-Also finds the folder of the user's settings, and reads boolean environment variables.
+This module also finds the folder of the user's settings, and reads boolean environment variables.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Environment variables of compiling processes: the fixed ones, and those that may vary.
 
-These tables are used by `compiler/toolchain/setup`, which decides the fate of each variable, and by
+These tables are used by `compiler/toolchain/setup`, which assigns each variable to a group, and by
 the `env` field of specs.
 """
 
@@ -32,7 +32,7 @@ DROPPED = frozenset(
         "MAKEFLAGS",
         # JAX sets these itself on import, so they are set if the caller imported JAX.
         "MOSAIC_GPU_CUDA_ROOT",
-        "MOSAIC_GPU_NVSHMEM_BC_PATH",  # kernels that use it are refused
+        "MOSAIC_GPU_NVSHMEM_BC_PATH",  # kernels that use it are rejected
         "MOSAIC_GPU_NVSHMEM_SO_PATH",
         "MOSAIC_GPU_RUNTIME_LIB_PATH",
         "NPROC",
@@ -78,9 +78,9 @@ def why_not_declared(name: str) -> str:
     if name in DECLARABLE:
         return ""
     if name in FORCED or name in FIXED or name in ("PATH", "TMPDIR"):
-        return "has a value of its own in every compiling process"
+        return "has its own value in every compiling process"
     if name in PLACES:
-        return "says where modules and libraries lie, whose contents count already"
+        return "locates modules and libraries, whose contents are in every key already"
     if name in DROPPED or name.startswith(DROPPED_PREFIXES):
         return "never reaches a compiling process, where it would change Python or the toolchain"
     return ""

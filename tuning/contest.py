@@ -71,7 +71,8 @@ class Pair(NamedTuple):
         ratio: median of its time relative to the leader's; 1 without a round.
         slower: True if it is known to be slower than the leader.
         faster: True if it is known to be faster.
-        close: True if the leader is known not to be slower than it by more than the limit.
+        close: True if it is known that the leader is not slower than the point by more than the
+            limit.
     """
 
     rounds: int
@@ -186,8 +187,8 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
 def find_leader(contest: Contest, measured: Sequence[str]) -> str | None:
     """Return the point that others are compared with, None before the first round.
 
-    It is the point that the last dropped point was compared with. Before any was dropped, or if
-    that one has failed, it is the fastest in its own first rounds.
+    The leader is the point that the last dropped point was compared with. Before any point was
+    dropped, or if the leader has failed, it is the fastest point in its own first rounds.
     """
     if contest.leaders and contest.leaders[-1] in measured:
         return contest.leaders[-1]
@@ -258,7 +259,7 @@ def _slower(contest: Contest, leader: str, pairs: dict[str, Pair], rules: Rules)
 def _out_of_time(
     contest: Contest, leader: str, pairs: dict[str, Pair], fresh: int, rules: Rules
 ) -> Done:
-    """Return the fastest by median: of ratios, or of times if two share no round."""
+    """Return the fastest by the median of ratios, or of times if two points share no round."""
     leader_us = contest.points[leader].median_us
     ratios = {
         name: pair.ratio if pair.rounds else contest.points[name].median_us / leader_us

@@ -86,7 +86,8 @@ class Match:
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
     """Return the contests of a job on a GPU, sorted by kernel and key, small numbers first.
 
-    If a point has variants for several models, uses the one for this GPU's model, else the first.
+    If a point has variants for several models, the variant for this GPU's model is used, else the
+    first one.
 
     Raises:
         SpecError: the bundle is not a job.
@@ -422,8 +423,8 @@ class Run:
     def _check(self, match: Match, points: Points) -> None:
         """Launch all points before any is measured, and exclude those with wrong results.
 
-        The first right result is the standard; points already right before an interruption go
-        first, then the default.
+        The first right result is the standard. Points that were right before an interruption are
+        launched first, then the default.
         """
         known, entries = dict(self._contest(match).points), match.entries
         if known.keys() >= entries.keys():

@@ -1,18 +1,20 @@
-"""Rows of a table from results: as few configurations as are within the limit for every key.
+"""Choose the rows of a tuning table from results, with as few configurations as possible.
+
+For every key, one of the configurations must be within the limit.
 
 Several files may have results of different keys. A key of `tune.by` may have several contests, one
 for each combination of the matrix parameters that are not in `by`; a row must be good in all of
 them.
 
-A bucket gets one row, which is also the row of the exact key that names the bucket. It uses the
-configuration that is within the limit for most of its measured keys, including that key; a key that
-it does not suit gets its own row. If calls may be padded, a bucket has a row only if the key that
-names it was measured, because calls are padded to it.
+If the spec has buckets, keys are rounded to the key that names their bucket. A bucket has one row,
+under that key. Its configuration is within the limit for that key, and for as many measured keys of
+the bucket as possible. The other measured keys get their own rows. If calls may be padded, a bucket
+has a row only if the key that names it was measured, because calls are padded to that key.
 
-The configurations of a kernel are few: a greedy algorithm takes the one that is within the limit
-for most of the remaining keys, until there are none (Chvátal, "A greedy heuristic for the
-set-covering problem", 1979). Then swaps of single configurations minimize the geometric mean of the
-losses. All ties go to the first configuration in canonical order.
+To get few configurations, a greedy algorithm takes the configuration that is within the limit for
+most of the remaining keys, until no keys remain (Chvátal, "A greedy heuristic for the set-covering
+problem", 1979). Then swaps of single configurations minimize the geometric mean of the losses. All
+ties go to the first configuration in canonical order.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Option(NamedTuple):
 
 @dataclass(slots=True)
 class MeasuredKey:
-    """A key with its options by `use_id`, and the id of the option that it uses, None without."""
+    """A key with its options by `use_id`, and the id of the option that it uses, or None."""
 
     key: Key
     options: Mapping[str, Option]
@@ -114,8 +116,8 @@ class Picked:
         rows: rows to write.
         changes: the change of each row of the table.
         unfinished: keys that were not measured completely.
-        without: keys for which no picked configuration has valid times in all contests.
-        default: the configuration that loses least if it must serve every key.
+        without: keys for which no chosen configuration has valid times in all contests.
+        default: the configuration that has the smallest loss if it is used for every key.
         unknown: number of measured points that the spec does not have.
     """
 
@@ -174,8 +176,8 @@ def pick(
     Args:
         files: the results; their order does not matter.
         kernels: tuned kernels of the specs by name.
-        percent: how much slower than the best of a key a configuration may be.
-        most: maximum number of configurations for a kernel; keys then lose more if necessary.
+        percent: the limit: how much slower a configuration may be than the best one for a key.
+        most: maximum number of configurations for a kernel, even if keys then exceed the limit.
 
     Raises:
         CorruptError: the end of a file is missing.
@@ -230,8 +232,8 @@ def _checked_model(files: Sequence[Results]) -> str:
     for file in files:
         if file.torn:
             raise CorruptError(
-                f"{file.file}: the last line was cut, so the run did not come to its end.",
-                hint=f"Go on with it: pallasc tune run JOB -o {file.file}",
+                f"{file.file}: the last line was cut, so the run is incomplete.",
+                hint=f"To continue it: pallasc tune run JOB -o {file.file}",
             )
         if (file.start.device, file.start.model) != (first.start.device, first.start.model):
             raise SpecError(
@@ -367,7 +369,7 @@ def _choose(picked: Picked, most: int | None) -> None:
 
 
 def _add_rows(picked: Picked, tune: Tune) -> None:
-    """Set the rows, and let keys of a bucket use its row if it suits them."""
+    """Set the rows. A key uses the row of its bucket if that configuration is within the limit."""
     gpu, measured = picked.gpu, {_text(own.key) for own in picked.served}
     buckets: dict[str, tuple[Key, list[MeasuredKey]]] = {}
     for own in picked.served:
@@ -454,7 +456,10 @@ Losses = Mapping[str, float]
 
 
 class Chosen(NamedTuple):
-    """The configurations to use, sorted; the one of each key, None if no such one was measured."""
+    """The configurations to use, sorted, and the one that each key uses.
+
+    `of_key` is None for a key for which none of `used` was measured.
+    """
 
     used: tuple[str, ...]
     of_key: tuple[str | None, ...]
@@ -468,7 +473,7 @@ def choose(
     Args:
         losses: losses of each key by configuration.
         within: configurations within the limit for each key.
-        most: maximum number to use; if the limit needs more, keys lose more.
+        most: maximum number of configurations, even if keys then exceed the limit.
     """
     names = sorted({name for own in losses for name in own})
     covered = {name: {key for key, own in enumerate(within) if name in own} for name in names}
@@ -487,7 +492,7 @@ def _fastest(losses: Losses, within: Collection[str], used: Sequence[str]) -> st
 
 
 def greedy_cover(covered: Mapping[str, set[int]]) -> list[str]:
-    """Return configurations that cover every key that any covers, the most useful first."""
+    """Return configurations that cover every key that can be covered, the most useful first."""
     left, chosen = set[int]().union(*covered.values()), list[str]()
     while left:
         best = max(covered, key=lambda name: len(covered[name] & left))
@@ -519,5 +524,5 @@ def _swapped(
 
 
 def _total(losses: Sequence[Losses], lost: Sequence[float], name: str) -> float:
-    """Return the sum of the losses if a configuration is added to others that lose `lost`."""
+    """Return the keys' total loss after a configuration is added; `lost` are the losses before."""
     return sum(min(before, own.get(name, before)) for own, before in zip(losses, lost, strict=True))

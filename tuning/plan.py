@@ -1,4 +1,4 @@
-"""Plan a job: compile all points, drop the ones not worth measuring, write the rest as a bundle.
+"""Plan a job: compile all points, drop those not worth measuring, and bundle the rest.
 
 The bundle has the ranks of points, and reference values for their results. It has no table rows,
 because the job is to produce them.
@@ -14,7 +14,7 @@ Points of a key, which have the same values of `tune.by` on one target, compete:
 * of the rest, the best by rank are kept, at most a share of all points of the key
 
 The default of the spec, and the points that its table already uses, are kept if they compile: new
-points are compared with them. They count toward the share, but at least one more is kept.
+points are compared with them. They count toward the share, but at least one other point is kept.
 
 A rank comes from a score: a weighted sum of the logarithms of figures relative to the other points
 of the key. A score is not a time: it has no unit, and scores of two keys cannot be compared. The
@@ -157,7 +157,7 @@ KINDS: Mapping[Kind, str] = {
 
 MOST_MORE_SPILLS = 1024
 """Bytes per thread, stores and loads. Tokamax's published winners for H100 spill up to 668 more
-than the least of their key, where larger tiles are worth it; this is half as much again."""
+than the least of their key, where larger tiles are worth it. This limit is 1.5 times that."""
 
 DEFAULT_SHARE = 0.5
 
@@ -172,7 +172,7 @@ class Point:
         id: the variant's id.
         key: equal for points that are alternatives.
         facts: its figures; None if there is no artifact.
-        stays: True if it is kept in any case, provided it compiled.
+        stays: True if it is kept whenever it compiles.
         rule: the rule that drops it, None if it is kept; set in advance if there is no artifact.
         why: the reason in words.
         rank: its rank in its key, from 1; 0 if it is dropped.
@@ -232,7 +232,7 @@ def limit(count: int, share: float, most: int | None) -> int:
 
 
 def _drop_equal(points: Sequence[Point]) -> None:
-    """Drop points with the artifact of another one: one that stays, else the first."""
+    """Of points with the same artifact, keep one: a point that stays, else the first."""
     first: dict[str, Point] = {}
     for point in sorted(points, key=lambda point: not point.stays):
         other = first.setdefault(point.known.digest, point)
@@ -245,7 +245,7 @@ def _drop_spilling(points: Sequence[Point]) -> None:
     least = min((own for own in spills if own is not None), default=0)
     for point, own in zip(points, spills, strict=True):
         if (own or 0) > least + MOST_MORE_SPILLS and not point.stays:
-            point.drop("spills", f"spills {own:,} bytes a thread, and others of its key {least:,}")
+            point.drop("spills", f"spills {own:,} bytes per thread; least of its key: {least:,}")
 
 
 def _rank(points: Sequence[Point], at_most: int) -> None:

@@ -1,7 +1,8 @@
 """The process of one point, both ends: it launches one variant, and measures it on request.
 
 Requests have a time limit; a process is killed together with everything that it started. The run
-itself creates no context on the GPU, so that no error of a kernel can reach it.
+(the process of `pallasc tune run`) creates no context on the GPU, so that no error of a kernel can
+affect it.
 
 The process is started as `python -P -m pallasc.tuning.point_process PARENT SOCKET`. It ends with
 the run, even if the run is killed. The two exchange JSON objects, one per line, in turn:
@@ -235,7 +236,7 @@ class _Point:
     def time(self, repeats: int, *, cold: bool) -> dict[str, object]:
         """Measure a launch: the mean of several without the fastest and slowest quarter.
 
-        Event timestamps have discrete steps, which a median of few launches would keep.
+        A median of few launches would be as coarse as the timestamps of events.
         """
         from pallasc.runtime.timing import time_launches
 
@@ -250,7 +251,7 @@ def _load(bundle: str, job: str, name: str, params: Mapping[str, Any], target: s
     """Load a variant of a job.
 
     Raises:
-        PallascError: it does not exist, or the bundle is another one.
+        PallascError: the variant does not exist, or the bundle was replaced.
     """
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate

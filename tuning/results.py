@@ -21,7 +21,7 @@ the disk before the next measurement:
 * a **contest** compares the points of a key on one GPU. `key` has the exact values of `tune.by`;
   `at` has the values of the matrix's other parameters, if there are any
 * if several point lines have one id, the last one counts: a launched point may fail in a later
-  round. Then the points that were dropped by comparison with it, `by`, take part again
+  round. Then the points that were dropped in comparisons with it (`by`) take part again
 * rounds of a contest ascend from 1 without a gap; a line has the times of all remaining points
 * `driver` is NVIDIA's version, `580.95.05`, empty if unknown
 * a last line without a line feed is incomplete: it does not count, and causes a warning
@@ -415,7 +415,7 @@ class ResultsFile:
         self.results.add(record)
 
     def _write(self, line: bytes) -> None:
-        """Append a line, after the start if this is the first; an error leaves whole lines."""
+        """Append a line, the first one after the start. After an error, all lines are whole."""
         with _refusing(self._path):
             if self._start is not None:
                 line = line_of(self._start) + line
@@ -439,11 +439,11 @@ class ResultsFile:
 def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
     """Open the file that a run writes: a new one, or the file of a run of the same job and GPU.
 
-    An incomplete last line is removed. A complete file gets its next start with the first record,
-    and none if nothing is left to do.
+    An incomplete last line is removed. The next start is written with the first new record, so a
+    complete file does not change.
 
     Raises:
-        SpecError: the file has something else, and is not changed; another run is writing it; or it
+        SpecError: the file has other contents (it is not changed), another run is writing it, or it
             cannot be written.
         CorruptError: it is damaged.
     """

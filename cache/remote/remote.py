@@ -117,7 +117,7 @@ class Remote:
         """Send the rest, end all requests, and return the statistics."""
         try:
             if len(self._fetch.used) > MOST_PACKS and self._writes:
-                self._send([*self._fetch.actions], again=True)  # the next build reads few packs
+                self._send([*self._fetch.actions], again=True)  # so the next build reads few packs
             if self._writes and (self._writer or self._fetch.used or self._fetch.bad):
                 self._change_catalog()
         except RemoteError as error:

@@ -2,9 +2,9 @@
 
 Requests go through obstore, in an event loop in a background thread, so every request can be
 cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` of waiting, and
-each variant that is downloaded or sent restores up to `VARIANT_S` of the time lost so far, less
-than compiling it takes. After that, after `MOST_FAILURES` bad objects, or after a failure of the
-whole remote, no more requests are made.
+each variant that is downloaded or sent restores up to `VARIANT_S` of the lost time, which is less
+than compiling the variant takes. No more requests are made when the budget is used up, after
+`MOST_FAILURES` bad objects, or when the whole remote fails.
 
 obstore reads the body of an error response without a limit. So the memory of this process is
 watched during requests, and a request that makes it grow by `MOST_GROWTH_BYTES` ends the session.
@@ -55,9 +55,9 @@ class Failure(Enum):
     """The kinds of failures, with their hints; after MISSING and TORN the remote stays usable."""
 
     MISSING = "Check the address; `pallasc cache push` makes what is missing."
-    TORN = "Try again; if it stays, look at the network and any proxy."
-    REFUSED = "Check the credentials and what they may do, and the address."
-    BROKEN = "Try again; if it stays, look at the server's own log."
+    TORN = "Try again; if it keeps failing, check the network and any proxy."
+    REFUSED = "Check the address, the credentials, and their permissions."
+    BROKEN = "Try again; if it keeps failing, look at the server's log."
     UNREACHABLE = "Check the address, the network, the certificate and any proxy."
     SLOW = "Try again later. `pallasc cache push` and `cache pull` wait longer with --timeout."
     SETTINGS = "Check the settings and credentials of the remote."
@@ -107,8 +107,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     def submit(self, request: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a request in the background; get its result with `first` or `result`."""
-        # No wrapping coroutine: if one is cancelled before it starts, this request would never be
-        # awaited.
+        # Not wrapped in another coroutine: if the wrapper were cancelled before it starts,
+        # `request` would never be awaited.
         return asyncio.run_coroutine_threadsafe(request, self._loop)
 
     @contextlib.contextmanager
@@ -121,7 +121,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self.stats.waited_s += time.monotonic() - began_s
             self.stats.lost_s += time.monotonic() - began_s
             if self.is_build and self.stats.lost_s > PATIENCE_S:
-                text = f"{self.stats.url}: {PATIENCE_S} s of waiting brought too little"
+                text = f"{self.stats.url}: {PATIENCE_S} s of waiting brought too few variants"
                 self.fail(RemoteError(text, Failure.SLOW))
 
     def earn(self, variants: int) -> None:
@@ -442,7 +442,7 @@ def translated(text: str, action: str, *, missing: bool = False) -> RemoteError:
     """
     code, status, system = _CODE.search(text), _STATUS.search(text), _SYSTEM.search(text)
     if code and code[1] in ("NoSuchBucket", "ContainerNotFound"):
-        hint = "Check the address, and what names the server, such as AWS_ENDPOINT_URL."
+        hint = "Check the address, and variables that name the server, such as AWS_ENDPOINT_URL."
         return RemoteError(f"{action}: there is no such bucket", Failure.SETTINGS, hint=hint)
     if status or missing:
         number = int(status[1] or status[2]) if status else 404

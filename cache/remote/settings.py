@@ -86,7 +86,7 @@ class RemoteStats:
         bytes_read: size of received bodies.
         bytes_written: size of sent bodies.
         waited_s: time that the build waited for it, including decompressing and verifying.
-        lost_s: part of that time that was without result.
+        lost_s: part of that time that gave no result.
         saved_s: recorded compile time of the hits.
         refused: entries and objects that were rejected, with the reason; the first 20.
         refusals: number of all rejected ones.
@@ -217,7 +217,7 @@ def _place(parts: SplitResult, port: int | None) -> tuple[str, tuple[str, str] |
         if has_login:
             raise _wrong(
                 "has credentials before its bucket",
-                "Give credentials by the environment, as the cloud's own tools take them.",
+                "Give credentials in environment variables, as for the cloud's own tools.",
             )
         if not _BUCKET.fullmatch(parts.netloc):
             raise _wrong("has no name, or an unusual name of a bucket or container")

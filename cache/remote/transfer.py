@@ -142,7 +142,7 @@ class Catalog(NamedTuple):
             if seen:
                 names = b"".join(name for name in row.each() if name not in seen)
                 row = row._replace(names=names)
-            if row.pack in added:  # names of the other packs differ already
+            if row.pack in added:  # names in other packs differ already
                 seen.update(row.each())
             size += _ROW.size + len(row.names)
             if row.names and size <= MAX_CATALOG_BYTES:
@@ -328,7 +328,7 @@ def open_remote_pack(row: PackRow, data: bytes) -> Pack:
     """
     digest = format.sha256(data)
     if digest != row.pack:
-        raise CorruptError(f"what arrived is not this pack: its SHA-256 is {digest}")
+        raise CorruptError(f"the downloaded object is not this pack: its SHA-256 is {digest}")
     footer = packs.read_footer(data[-packs.FOOTER_BYTES :], len(data))
     if footer.size > MAX_INDEX_BYTES:
         raise CorruptError(f"its index has {footer.size:,} bytes")

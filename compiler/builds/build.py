@@ -186,9 +186,9 @@ class _Build(Struct, eq=False):
         if any(name in os.environ for name in _LIMITS):
             from pallasc.cache.evict import read_limits
 
-            read_limits()  # report invalid settings first, like `trust` below
+            read_limits()  # raises for invalid settings
         self.store.folders.check()
-        _ = self.store.trust
+        _ = self.store.trust  # raises for invalid settings, too
         with self.stack:
             toolchain = self._toolchain()
             if self.compiler is None:
@@ -237,11 +237,12 @@ class _Build(Struct, eq=False):
     # ---- the toolchain
 
     def _toolchain(self) -> Setup | RememberedToolchain:
-        """Return the installed toolchain, or else one that filled the store.
+        """Return the installed toolchain, or one that compiled the variants of the store.
 
         Raises:
             ToolError: the toolchain is incomplete, or none is installed or recorded in the store.
-            NotCachedError: none is installed, and another Python or pallasc filled the store.
+            NotCachedError: none is installed, and the store was filled by another Python or
+                pallasc.
         """
         options = self.options
         if self.compiler is not None:
@@ -634,7 +635,7 @@ class _Build(Struct, eq=False):
         """Return a variant's error, with a command to reproduce it if the process died."""
         error = failed.error
         if failed.died:
-            alone = f"To see it alone: {self._reproduction(variant)}"
+            alone = f"To build only this variant: {self._reproduction(variant)}"
             error.hint = f"{error.hint} {alone}" if error.hint else alone
         if isinstance(error, SpecError) and error.field:
             error.location = error.location or variant.where(error.field)

@@ -1,7 +1,7 @@
 """Make bundles from specs: build, add provenance, and write the files.
 
 The provenance has the spec files with their commits, and the toolchain. The digest of a spec file
-covers what it declares, not its bytes: comments, the order of kernels, fields, values and targets,
+covers its declarations, not its bytes: comments, the order of kernels, fields, values and targets,
 and the selection of variants make no difference. Its name is relative to its repository; outside a
 repository, it is the shortest path that distinguishes the files.
 """
@@ -43,7 +43,7 @@ Source = Literal["compile", "store", "frozen"]
 SplitBy = Literal["target", "arch"]
 
 FindLines = Callable[[Sequence[VariantResult]], Sequence[bytes]]
-"""Returns the source-line record of each of these results (`specs/artifacts/source_lines.py`)."""
+"""Returns the record of source lines of each result (`specs/artifacts/source_lines.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,7 +468,7 @@ class Repository:
         return None if answer is None else {self.root / name for name in _split(answer)}
 
     def _untracked_names(self, file: Path) -> tuple[str, ...]:
-        """Return the name of an untracked file; in a submodule, the differences there."""
+        """Return the name of an untracked file, or in a submodule, the file's differences there."""
         if not self._contains(file):
             return (f"{file.name} (outside of the repository)",)
         inner = find_repository(file.parent)
@@ -516,7 +516,7 @@ def _without_filters(folder: Path) -> list[str] | None:
     pattern = r"^filter\..*\.(clean|smudge|process|required)$"
     keys = _split(_run(folder, "config", "--name-only", "-z", "--get-regexp", pattern) or b"")
     if any("=" in key for key in keys):
-        return None  # in `-c key=value`, git splits at the first one
+        return None  # git splits `-c key=value` at the first "="
     values = {key: "false" if key.endswith(".required") else "" for key in sorted(set(keys))}
     return [part for key, value in values.items() for part in ("-c", f"{key}={value}")]
 

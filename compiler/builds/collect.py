@@ -3,12 +3,12 @@
 The store remembers the specs of a Python file with the digests of all files that executing it read,
 so an unchanged file is not executed again.
 
-Manifest of a Python spec file: as for a compilation (`manifest`), with `specs`, JSON text whose
-mappings keep their order, and `env`, label -> value of each variable that the specs declare. Its
-warnings are repeated each time it is read.
+The manifest of a Python spec file has the fields of a compilation (`manifest`), and two more:
+`specs`, JSON text whose mappings keep their order, and `env`, label -> value of each variable that
+the specs declare. The warnings of the file are repeated each time the file is read.
 
 The specs may depend on variables that the file declares. Literal declarations are found by parsing
-the file before it is executed. If it declares and reads another variable that is set, it is
+the file before it is executed. If the file declares and reads another variable that is set, it is
 executed again with that variable.
 
 Shards divide the variants of a build between machines that do not communicate. A digest of a
@@ -92,8 +92,8 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         frozen: whether executing a file is an error.
         frozen_by: the option or setting that requires it, for messages.
         on_tick: called about twice a second while a file is executed.
-        broken: called with the error of a file whose process died or exceeded a limit, and the
-            other files are still read; None raises the error.
+        broken: called with the error of a file whose process died or exceeded a limit; the other
+            files are still read. None raises the error instead.
         programs: whether to read the programs of the files instead of their kernels.
         remembered: keys of the manifests in which the store remembers the files that were read.
     """
@@ -113,8 +113,8 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         """Return the specs that files and folders declare.
 
         Raises:
-            SpecError: one is missing or wrong.
-            NotCachedError: one would have to be executed, and `frozen` forbids it.
+            SpecError: a file is missing or wrong.
+            NotCachedError: a file must be executed, and `frozen` forbids that.
         """
         try:
             specs = load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
@@ -428,7 +428,7 @@ def parse_shard(text: str) -> Shard:
     if found is None:
         raise SpecError(
             f"--shard must be K/N, such as 3/8, got {text!r}.",
-            hint="K is the number of this shard, from 1, and N is how many there are.",
+            hint="K is the number of this shard, counted from 1; N is the number of shards.",
         )
     shard = Shard(int(found[1]), int(found[2]))
     if not 1 <= shard.of <= MOST_SHARDS or not 1 <= shard.number <= shard.of:

@@ -11,10 +11,10 @@
 A changed source fails `--frozen` even if it lowers to the same module: only lowering would show it.
 
 A lock is for one toolchain, every part of which (JAX, its plugin, ptxas, Python, pallasc) is in
-every action key. With another toolchain the build fails before any look-up and says why.
-Packages that only tracing uses, such as numpy, are in no action key: after an upgrade `--locked`
-lowers variants again and compares, and `--frozen`, which cannot, fails. Keep one lock file per
-toolchain.
+every action key. With another toolchain the build fails before any look-up and says why. Packages
+that only tracing uses, such as numpy, are in no action key: after an upgrade of such a package,
+`--locked` lowers variants again and compares them; `--frozen` cannot do that, and fails. Keep one
+lock file per toolchain.
 
 Entries of other variants are ignored; `pallasc lock SPECS` finds those that no spec declares.
 
@@ -63,7 +63,7 @@ class Locked:
 
     Attributes:
         file: path of the lock file, for messages.
-        lock: the lock; None if there is none, and every variant must be in the store.
+        lock: the lock; None without a lock, where every variant must be in the store.
     """
 
     file: str
@@ -198,7 +198,7 @@ class LockedLookup:
         if now == locked or (variant.tuning is None and now is not None):
             return ""
         if now is not None and locked is not None:
-            return f"tuned by another table or tune than {self._file} has"
+            return f"not tuned as in {self._file}: its table or tune field differs"
         change = "tuned, and was not" if locked is None else "not tuned, and was"
         return f"{change} when {self._file} was written"
 

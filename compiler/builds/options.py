@@ -48,7 +48,7 @@ class Options(Struct, frozen=True, kw_only=True):
         executor: the scheduler of the cluster that compiles misses, as parsed by `scheduler_url`;
             None compiles locally.
         alone: whether each variant is compiled in a new process.
-        environment: variables of the compiler, instead of those of this process; None for those.
+        environment: environment variables of the compiler; None for this process's variables.
     """
 
     jobs: int | None = None

@@ -77,8 +77,8 @@ def check_lock(
     Raises:
         NotCachedError: the lock is for another toolchain.
         CorruptError: signatures are required, and no trusted key signed an entry.
-        ToolError: the toolchain is incomplete, a data file cannot be read; or no compiler is
-            installed, and the store does not remember one.
+        ToolError: the toolchain is incomplete, a data file cannot be read, or no compiler is
+            installed and the store does not remember one.
     """
     plain = [structs.replace(variant, budget=Budget()) for variant in variants]
     options = Options(frozen=True, locked=Locked(str(file), lock), ptxas=ptxas)
@@ -150,7 +150,7 @@ def update_lock(
     if changed_parts and not whole and not old.variants.keys() <= {v.id for v in variants}:
         raise NotCachedError(
             f"{file} is for another toolchain: {'; '.join(changed_parts)}; the entries that this "
-            "update keeps would not match this one.",
+            "update keeps would not match this toolchain.",
             hint=f"Update all of it, without -k and --target: {update_command(file)}",
         )
     entries = {result.variant.id: entry for result in report.results if (entry := _entry(result))}

@@ -109,8 +109,8 @@ class RemoteTier:
 def is_portable(stats: RemoteStats, key: str, manifest: Manifest) -> bool:
     """Return True if a remote entry may be used here; otherwise count it as rejected.
 
-    Builds never send an entry that contains paths of a machine: its sender could make this machine
-    read those paths.
+    Builds never send an entry that contains paths of a machine. Such an entry is rejected, because
+    its sender could make this machine read those paths.
     """
     why = why_not_portable(manifest)
     if why:

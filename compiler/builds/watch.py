@@ -4,9 +4,9 @@ Files are polled: checking a few dozen takes a tenth of a millisecond, and works
 not. inotify misses writes of another machine to NFS, and files that an editor replaces by renaming.
 
 Workers stay between builds, with JAX imported and XLA started, but no user module. A worker cannot
-unload its imports, so it serves one build. In the background, another one per architecture is
-prepared for the next build. A forking server would save this second of work, but the threads of XLA
-and LLVM do not survive a fork.
+unload its imports, so it serves one build. In the background, another worker per architecture is
+prepared for the next build. Forking a prepared worker would be faster, but the threads of XLA and
+LLVM do not survive a fork.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class Watch(ExitStack):
         return report
 
     def _find_compiler(self) -> tuple[Setup, Pool]:
-        """Return the installed toolchain and its workers, which are replaced if it has changed.
+        """Return the installed toolchain and its workers, replaced if the toolchain has changed.
 
         The workers' limits are from the first build, since workers of this watch use some of the
         free memory later.

@@ -1,13 +1,16 @@
-"""Look variants up in the store: request key, manifest, record. No kernel code is imported.
+"""Look variants up in the store without importing kernel code.
+
+The request key leads to a manifest, and the manifest to a record.
 
 A request key is computed from the spec and the toolchain without importing anything, so a hit does
 not load JAX. Parts that many variants share are computed once per build: the toolchain's key, and
 all fields of a kernel except its arguments.
 
-A request has one manifest for each of the last sets of sources that it was compiled from, so
-several branches can each have one. A manifest is a hit if none of its sources has changed. Variants
-that read the same sources share one check of these sources per build. The set that matched the last
-variant of a folder is tried first for the next one.
+A request has up to `MAX_SETS` manifests, one for each set of sources (files with their contents)
+that it was compiled from, so switching between Git branches compiles nothing again. A manifest is a
+hit if none of its sources has changed. Variants that read the same sources share one check of these
+sources per build. After a hit, the manifest with the same sources is tried first for the next
+variant of the same folders.
 """
 
 from __future__ import annotations
@@ -196,7 +199,8 @@ class LookupResult(Struct, frozen=True):
         action_key: key of the artifact.
         artifact: artifact with all blobs verified; None for a miss.
         why: reason of a miss, unless a source has changed.
-        changes: the changed sources that caused the miss, from the set with the fewest.
+        changes: the changed sources that caused the miss. If a request has several manifests, those
+            of the manifest with the fewest changes.
         manifest_key: key of the manifest that led to the artifact.
         manifest: that manifest.
         untrusted: whether the store has only entries without a trusted signature.

@@ -3,7 +3,7 @@
 As in ccache's direct mode, a manifest lists the files and packages that a compilation of a request
 read, with their digests, and the resulting action key. If all digests match, the record under that
 action key is a hit (`lookup`). For each request key, the store keeps the manifests of the last
-`cache/manifests.MAX_SETS` sets of sources, each named by the request key and `read`, so branches
+`cache/manifests.MAX_SETS` sets of sources, each named by the request key and `read`. So branches
 and folders that share a store do not replace each other's manifests.
 
 The sources of a compilation are the files of the modules that an entry point reaches (`closure`),
@@ -20,8 +20,8 @@ Manifest, schema 4:
 * `missed`: environment variable, or file in the user's home, that was requested but is hidden from
   kernels -> `file:line` of the request; the build warns if it exists
 * `absent`: modules whose import failed; `hidden`: Python modules that files shadow
-* `read`: digest of `files`, `packages`, and `opened` through `hidden`; equal for variants that
-  read the same sources
+* `read`: digest of `files`, `packages`, `opened`, `missed`, `absent`, and `hidden`; equal for
+  variants that read the same sources
 * `about`: name, target, and parameters of the variant that was compiled last, and its compile time
   in seconds
 * `name`, `variant`: kernel and id of that variant

@@ -1,9 +1,10 @@
 """Detect, and partly undo, changes that user code makes to its process.
 
 The process that imports kernels also computes digests, writes to the store, and compiles more
-variants. Replaced Python functions and variables that the compiler reads are restored before
-pallasc continues. A process that was changed in any other way compiles nothing more. The user's
-modules are loaded again for each variant, so changes inside them do not reach the next variant.
+variants. Before pallasc continues, it restores the functions of Python that it needs, and the
+environment variables that the compiler reads. A process in which such a function was replaced, or
+other shared state was changed, compiles no other variant. The user's modules are loaded again for
+each variant, so changes inside them do not reach the next variant.
 """
 
 from __future__ import annotations
@@ -96,10 +97,12 @@ class ProcessSnapshot:
         return self._tainted or not same_variables or bool(self.changed_settings())
 
     def changed_settings(self) -> dict[str, str]:
-        """Return the JAX settings that user code has changed; some take effect after lowering.
+        """Return the JAX settings that user code has changed.
 
-        Added settings do not count: importing JAX's test utilities defines flags, as JAX's own
-        kernels do, and a variant's key must not depend on earlier imports.
+        Keys contain them, because some take effect only after lowering.
+
+        New settings do not count. JAX's own kernels import JAX's test utilities, which define
+        flags, and a variant's key must not depend on earlier imports.
         """
         now, before = _jax_settings(), self._settings
         changed = [name for name in sorted(before) if now.get(name) != before[name]]
@@ -151,7 +154,7 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), *_CONTAINERS)
 _DIALECTS = "jaxlib.mlir."
 """Modules of which only the namespaces are compared."""
 _UNCHANGED = ("pallasc.", _DIALECTS, "google.", "llvmlite.")
-"""Modules of pallasc, its tools, and JAX's tools that are not compared; pallasc's library is."""
+"""Modules of pallasc (except its library) and of tools, which are not compared."""
 _CALLABLES = (FunctionType, classmethod, staticmethod, property)
 _WRAPPERS = ("jaxlib", "functools")
 """Modules whose objects are functions implemented in C."""
@@ -271,7 +274,7 @@ class SharedState:
         package = name.partition(".")[0]
         if name in self._modules:
             return True
-        if package in COVERED:  # unless the user has made up a module of that name
+        if package in COVERED:  # but user code may create a module of that name
             return namespace_of(sys.modules.get(name)).get("__spec__") is not None
         if not (package in self._packages or is_standard(name)):
             return False
@@ -318,7 +321,7 @@ class SharedState:
     def _add(self, kind: str, place: str, live: Any) -> None:
         if id(live) in self._seen:
             return
-        if type(live) is not MappingProxyType:  # which exists only while it is looked at
+        if type(live) is not MappingProxyType:  # `vars` makes a new one each time
             self._seen.add(id(live))
         self._kept.append(_Kept(kind, place, live, _copy(live)))
 
@@ -331,7 +334,7 @@ class SharedState:
             "" if nothing has changed; otherwise the process must not compile another variant.
         """
         sys.path, entries = self._path
-        sys.path[:] = entries  # to which pallasc itself adds the folders of entries
+        sys.path[:] = entries  # pallasc adds folders of entry points to it
         changed = self._first_change()
         for name in [n for n in {**loaded, **sys.modules} if not self._is_shared(n)]:
             if name in sys.modules:
@@ -399,7 +402,7 @@ class SharedState:
     def _is_cache(self, kind: str, place: str, name: object, old: Any, new: Any) -> bool:
         """Return True if JAX or Python itself changes such an entry while compiling."""
         if kind == _CONTAINER and self._is_users(name):
-            return True  # its module is gone: no other variant can look it up
+            return True  # of an unloaded module: no later variant has this key
         if self._is_users(new):
             return False
         if kind == _CONTAINER and _is_private(place):
@@ -407,7 +410,7 @@ class SharedState:
         if kind == _CONTAINER:
             return old is _ABSENT and not (isinstance(name, str) and isinstance(new, _PLAIN))
         if old is _ABSENT and (kind == _OBJECT or str(name).startswith("__")):
-            return True  # as the registry of warnings that were shown
+            return True  # such as `__warningregistry__`
         if old is _ABSENT:
             return isinstance(new, ModuleType) and new.__name__.endswith(f".{name}")
         return (old is None or old is False) and new is not _ABSENT and _is_private(place)
@@ -427,7 +430,7 @@ def _copy(live: Any) -> Any:
 
 
 def _functions_in(value: Any) -> list[FunctionType]:
-    """Return a function and the functions that it wraps, as methods and `jax.jit` do."""
+    """Return the functions in a value: itself, or those wrapped by methods and by `jax.jit`."""
     found: list[FunctionType] = []
     while type(value) in _CALLABLES or str(type(value).__module__).startswith(_WRAPPERS):
         if type(value) is FunctionType:
@@ -439,7 +442,7 @@ def _functions_in(value: Any) -> list[FunctionType]:
 def _is_same(kept: _Kept) -> bool:
     try:
         return bool(kept.live == kept.before)
-    except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
+    except Exception:  # noqa: BLE001 - `==` of arrays and users' objects may do anything
         return False
 
 
@@ -462,7 +465,7 @@ def _settings() -> dict[str, object]:
         "numpy": (np.geterr(), np.geterrcall(), np.getbufsize(), np.get_printoptions()),
         "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
         "random": random.getstate(),
-        # Modules of JAX and Python add names when they are imported.
+        # Imports add names here; only names from before are compared.
         **dict(zip(config.trace_context_names(), config.trace_context(), strict=True)),
         **{f"logger {each.name}": (each.level, each.disabled) for each in loggers},
         "locale": locale.setlocale(locale.LC_ALL),

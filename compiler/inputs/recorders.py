@@ -349,7 +349,7 @@ _UNTRACKED = {
 }  # fmt: skip
 """Audit events of actions without a digest, with their descriptions."""
 _FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
-"""Flags of `open` that prevent reading what the file contained before."""
+"""Flags of `open` that prevent reading the file's earlier content."""
 _SETS = (
     os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks,
 )  # fmt: skip
@@ -382,7 +382,7 @@ def _record_reads() -> None:
         functions[plain] = RecordingFunction(plain, recorder)
     for plain, recording in functions.items():
         setattr(os, plain.__name__, recording)
-        for supporting in _SETS:  # callers look up which options a function supports
+        for supporting in _SETS:  # such as `os.supports_dir_fd`
             if plain in supporting:
                 supporting.add(recording)
 

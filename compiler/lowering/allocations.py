@@ -6,7 +6,7 @@ allocations that no step uses, such as address tables of tuples and constants th
 kernels.
 
 The bytes of a constant come from a `LiteralProto` (`xla/xla_data.proto`), which stores the elements
-in the order of the shape's layout, in a separate field for each element type: numbers for 32 and 64
+in the order of the shape's layout. Each element type has a separate field: numbers for 32 and 64
 bits, bytes for the rest. Elements of one, two, and four bits take one byte each there. In device
 memory, a byte contains several of them, the first in its lowest bits (`PackIntN` in `xla/util.h`).
 """
@@ -106,7 +106,7 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
 
     Raises:
         CompileError: the executable has the wrong number of bytes for a constant.
-        KeyError: it has no bytes for one.
+        KeyError: the executable has no bytes for a constant.
     """
     literals = {
         instruction.name: instruction.literal

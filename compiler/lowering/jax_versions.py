@@ -94,7 +94,7 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lines_of_rules() -> Iterator[None]:
-    """Give operations that a backward rule traces the lines of the rule, while the context lasts.
+    """While the context lasts, operations that a backward rule traces get the rule's lines.
 
     While JAX transposes an equation, everything that it traces gets the stack of that equation
     (`jax/_src/interpreters/ad.py`), which is right for JAX's own operations. For an equation that

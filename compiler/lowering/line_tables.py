@@ -6,7 +6,7 @@ number of a Python stack (`numbered_stacks`). Mosaic prints the PTX that it pass
 with these numbers as the lines of `.loc` directives (PTX ISA 9.0, 11.5.3); the assembler omits them
 from the PTX in a cubin. There is a table only if everything else is equal to the PTX that ships.
 
-Mosaic lays out dynamic shared memory from the traced kernel alone, before it lowers it
+Mosaic lays out dynamic shared memory from the traced kernel alone, before lowering
 (`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
 follow each other, each aligned to 1024 bytes; arrays of successive branches share memory; then come
 barriers of 8 bytes and the address of tensor memory. `recorded_memory` walks the same equations.

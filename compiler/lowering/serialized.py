@@ -2,7 +2,7 @@
 
 The bytes are the length of an IFRT header as a varint, the header, and an
 `ExecutableAndOptionsProto`, whose `serialized_executable` is a Riegeli file. The first record of
-such a file is a manifest that says how the other records make up a protobuf, here the
+such a file is a manifest that describes how the other records form a protobuf, here the
 `GpuExecutableProto`. Up to JAX 0.10 the outer protobuf is plain; from 0.11 on it is a Riegeli file
 as well.
 
@@ -10,10 +10,10 @@ Riegeli/records (https://github.com/google/riegeli, doc/riegeli_records_file_for
 XLA's serializer uses it::
 
     file   := block*                    blocks of 64 KiB, each starting with a 24-byte block header
-    chunk  := header data padding       a chunk goes on after the block headers it meets
+    chunk  := header data padding       a chunk continues after block headers inside it
     header := header_hash:8 data_size:8 data_hash:8 type:1 records:7 decoded_size:8   (40 bytes)
     data   := compression:1 varint(sizes_size) sizes values          for type 'r', simple chunk
-    sizes, values := raw bytes, or varint(raw size) compressed bytes  as compression says
+    sizes, values := raw bytes, or varint(raw size) compressed bytes  (see compression)
 
 Integers are little-endian; `sizes` holds one varint for each record. The hashes (HighwayHash) are
 not checked: the bytes come from the same process, and the protobufs are checked field by field.

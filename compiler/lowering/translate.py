@@ -1,9 +1,9 @@
 """Translate an XLA executable's thunks into a launch plan.
 
-Buffers come from the executable's allocations, steps from its thunks, cubins from the thunks and
-from the module. The OpenXLA repository defines each thunk in a separate file in
-`xla/backends/gpu/runtime/`. Asynchronous thunks run where they start, because a plan has one
-stream.
+Buffers come from the executable's allocations, constants from the executable or its HLO module,
+steps and cubins from its thunks. The OpenXLA repository defines each thunk in a separate file in
+`xla/backends/gpu/runtime/`. A plan has one stream, so an asynchronous thunk runs as a whole at its
+start.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from pallasc.specs.canonical import digest
 
 MOSAIC_TARGET = "mosaic_gpu_v2"
 MOSAIC_ALIGNMENT = 256
-"""Alignment of every buffer that Mosaic assumes (`kExpectedHbmAlignment`)."""
+"""Alignment that Mosaic assumes for every buffer (`kExpectedHbmAlignment`)."""
 
 UNSUPPORTED_HINT = "Leave it out of the function, or give the kernel alone as the entry."
 
@@ -59,7 +59,7 @@ _STATEFUL = "rng_get_and_update_state"
 
 
 class UnsupportedStepError(UnsupportedError):
-    """A step that cannot be launched; `frames` are its Python frames, if they are known."""
+    """A step that cannot be launched; `frames` are its Python frames, if known."""
 
     frames: list[tuple[str, int]]
 
@@ -88,7 +88,7 @@ class Translation:
 def translate(
     executable: Any, *, ranks: int = 1, profiles: Mapping[str, Profile] | None = None
 ) -> Translation:
-    """Translate the `GpuExecutableProto` of a function whose unused arguments were kept.
+    """Translate the `GpuExecutableProto` of a function, jitted with `keep_unused=True`.
 
     Args:
         executable: the message.
@@ -97,7 +97,7 @@ def translate(
 
     Raises:
         UnsupportedStepError: the function contains a step that cannot be launched from a cubin.
-        CompileError: the executable is not one that a supported JAX version makes.
+        CompileError: no supported JAX version makes such an executable.
         CorruptError: a cubin in it is damaged.
     """
     try:
@@ -116,7 +116,7 @@ def translate(
 
 @dataclass(slots=True)
 class _Translator:
-    """Translates thunks; each method named `*_thunk` translates the thunks of that field."""
+    """Translates thunks; the method for each kind has the name of its field in `ThunkProto`."""
 
     executable: Any
     result: Translation
@@ -217,7 +217,7 @@ class _Translator:
         self._launch(thunk, spec.cubin.data, launch)
 
     def _arrays(self, slices: Sequence[Any], places: Places) -> list[Pointer]:
-        """Return the arrays in slices of allocations."""
+        """Return a pointer parameter for each slice of an allocation."""
         arrays = []
         for piece in slices:
             buffer, offset = place(piece, places)
@@ -262,7 +262,7 @@ class _Translator:
     def _aligned(
         self, arrays: list[Pointer], sizes: Sequence[int], operands: int
     ) -> tuple[list[Step], list[Step]]:
-        """Move arrays without the alignment that Mosaic assumes to separate buffers.
+        """Copy misaligned arrays of a Mosaic call to separate buffers, and results back.
 
         Args:
             arrays: operands, then results; changed in place.
@@ -340,7 +340,7 @@ _UNSUPPORTED_THUNKS = {
 
 
 def describe_thunk(kind: str) -> str:
-    """Name the operation of a thunk that a cubin launch cannot express; `kind` is its field."""
+    """Name the operation of a thunk that cannot be a launch of a cubin; `kind` is its field."""
     kind = kind.removesuffix("_thunk")
     names = (words for words, kinds in _UNSUPPORTED_THUNKS.items() if kind in kinds.split())
     return next(names, f"XLA's operation {kind}")
@@ -386,7 +386,7 @@ def _metadata(module: Any, instruction: Any) -> Any:
 
 def _frames(index: Any, metadata: Any) -> Iterator[tuple[str, int]]:
     frame_id = metadata.stack_frame_id
-    for _ in index.stack_frames:  # at most: damaged frames may form a circle
+    for _ in index.stack_frames:  # a bound, as damaged frames may form a cycle
         if frame_id <= 0:
             break
         frame = index.stack_frames[frame_id - 1]

@@ -58,7 +58,7 @@ class IndexEntry(Struct, frozen=True):
 
     @property
     def owner(self) -> tuple[str, str, str]:
-        """The program and machine that have this entry, and no other after the next filling."""
+        """The program and machine of this entry; the next filling removes their other entries."""
         return self.program, self.function, self.machine
 
 
@@ -80,7 +80,7 @@ class ProgramOutput(Struct, frozen=True):
 
 
 def program_output(artifact: Artifact) -> ProgramOutput:
-    """Return what an artifact has of a program.
+    """Return the fields of a program in an artifact's record.
 
     Raises:
         CorruptError: it has none, or it is malformed.
@@ -225,7 +225,7 @@ class Verdict(Struct, frozen=True):
 
 
 Now = tuple[str, bytes] | str
-"""The key of a program now and the lines of its module; or why it has none."""
+"""Current key of a program and lines of its module, or the reason why there are none."""
 
 
 def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]:
@@ -246,7 +246,8 @@ def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]
     verdicts = []
     for entry, reason in sorted(missed.items(), key=lambda item: (item[0].program, item[0].key)):
         found = now.get(entry.program, "")
-        # A program whose module of now has an entry may have an older one, of a renamed function.
+        # If the current module of a program has an entry, the program may also have an older entry,
+        # from before its function was renamed.
         if not reason and found and reasons.get(found[0]) != "":
             reason = _why_changed(folder, entry, found)
         verdicts.append(Verdict(entry.program, entry.key, "miss" if reason else "hit", reason))

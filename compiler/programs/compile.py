@@ -98,7 +98,7 @@ def lower_program(work: ProgramJob) -> LoweredProgram:
         if call.host_callbacks:
             raise _callback_error(definition(work.job.function))
         located = None
-        if work.program.only_lower:  # a comparison shows only the places of now
+        if work.program.only_lower:  # comparisons show only current places
             located = _lowered(work, devices, locations=True)
     except (Exception, SystemExit) as error:
         raise explain(error, work.job.function) from error

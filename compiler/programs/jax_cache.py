@@ -1,6 +1,6 @@
 """JAX's persistent compilation cache: keys, entries, and the private functions of JAX they need.
 
-JAX has no public function for any of this. Each was tried with JAX 0.11.2 and 0.12.0.1:
+JAX has no public functions for this. These were tested with JAX 0.11.2 and 0.12.0.1:
 
 * `jax._src.compiler.compile_or_get_cached` receives the module, the options, and the devices of a
   compilation (`lowering.compile.prepare_call`);
@@ -16,11 +16,12 @@ JAX has no public function for any of this. Each was tried with JAX 0.11.2 and 0
 Topologies are public: `jax.experimental.topologies`. JAX 0.10 cannot read a serialized one.
 
 Locations. Keys contain the source locations in Mosaic kernels. `JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0`
-removes all but the line that calls the kernel, or that of a kernel that ships with JAX. No setting
-removes that one, so `START_MODULE` replaces `jax._src.source_info_util.user_frame`, as `warm` does
-here (`jax_versions.source_locations`). JAX itself imports that module from `jax_plugins`, the
-package of its plugins, if `PYTHONPATH` has it. For JAX 0.11, it also gives all kernels one name for
-their dumps, which is in keys (see `jax_versions`).
+removes all lines but one: the line that calls the kernel, or the line of a kernel that ships with
+JAX. No setting removes this line, so `START_MODULE` replaces
+`jax._src.source_info_util.user_frame`, as `warm` does here (`jax_versions.source_locations`). JAX
+itself imports that module from `jax_plugins`, the package of its plugins, if `PYTHONPATH` has it.
+For JAX 0.11, it also gives all kernels one name for their dumps, which is in keys (see
+`jax_versions`).
 """
 
 from __future__ import annotations

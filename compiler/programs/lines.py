@@ -1,7 +1,7 @@
 """The lines of a lowered module with the user's lines that made them, to explain a changed key.
 
-Compressed JSON: `places`, a list of `layers.py:88`; `lines`, for each line of the module without
-locations the first digits of its digest, and the number of its place, -1 for none.
+Compressed JSON: `places`, a list of `layers.py:88`; `lines`, with the first digits of the digest of
+each line of the module without locations, and the number of the line's place, -1 for none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The identity of the compiler: digests, by label, of everything that determines the output.
 
-Contents count, not version strings: every installed file of jax, jaxlib, and the CUDA plugin, the
-assembler, the linker, the device library, pallasc's own folders that compile (`own_digest`), and
-the packages that JAX and pallasc compute with. Packages that only tracing uses have a separate
+Contents count, not version strings: all installed files of jax, jaxlib, and the CUDA plugin; the
+assembler, the linker, and the device library; pallasc's own folders that compile (`own_digest`);
+and the packages that JAX and pallasc compute with. Packages that only tracing uses have a separate
 label, since their effects show in the module. Python counts by its implementation, version, and
 ABI, and by the modules that it runs before any program: `sitecustomize` and `usercustomize`.
 Nothing is imported.
@@ -94,7 +94,7 @@ TOOL = "tool "
 """The prefix of the identity's labels in the fields of a request key."""
 
 JAX = ("jax", "jaxlib", "jax-cuda13-plugin", "jax-cuda12-plugin")
-"""Packages that closures leave out."""
+"""JAX's packages; the sources of a compilation do not include them."""
 
 _TESTS = ("__pycache__", "tests")
 _FIRST_RUN = ("sitecustomize", "usercustomize")

@@ -1,4 +1,4 @@
-"""Prepare to compile: find the toolchain, make the environment of workers, identify both.
+"""Prepare to compile: find the toolchain, make the environment of workers, and identify both.
 
 `JAX_PLATFORMS=cpu` keeps JAX from looking for a GPU. `JAX_SKIP_CUDA_CONSTRAINTS_CHECK` lets the
 CUDA plugin register without a driver. `PATH` determines which `ptxas` XLA runs: it searches `PATH`
@@ -11,11 +11,12 @@ reach the compiler or that a spec declares. Every variable belongs to one of the
   are the contents of the files that it names: `XLA_FLAGS` may be the name of a file with flags, and
   flags name libraries, bitcode, and tuning results. Folders and dump targets do not count.
 * **fixed**: it has a fixed value that nobody needs to change. The hash seed determines the order of
-  sets, which a kernel may unroll; the locale and UTF-8 mode determine how a table is decoded; the
-  threads of BLAS determine the order of sums in constants; `PATH` starts with the assembler's
-  folder.
+  sets, over which a kernel may loop while it is traced; the locale and UTF-8 mode determine how
+  text files are decoded; the threads of BLAS determine the order of sums in constants; `PATH`
+  starts with the assembler's folder.
 * **places**: the locations of modules and libraries (`PYTHONPATH` and similar, `LD_LIBRARY_PATH`).
-  The process has them, and kernels do not see them (`recorders`); the contents count.
+  Worker processes have them, but kernels do not see them (`recorders`). The modules and libraries
+  that are loaded from there count by content.
 * **declared**: a spec or the project's `pyproject.toml` lists it under `env`. Its value is in the
   request key of the kernels that declare it.
 * **withheld**: everything else. Kernels see none of these. If a kernel asks for such a variable and
@@ -26,9 +27,9 @@ reach the compiler or that a spec declares. Every variable belongs to one of the
 One more variable counts in every key but reaches no compiler: `PALLASC_CACHE_SALT`, or the
 project's `cache-salt`. Changing it invalidates all entries of all stores.
 
-Libraries that `LD_LIBRARY_PATH` puts ahead of the system's count by content if a compiler could
-load them. The rest of the system does not count, so that machines can share a store: its C library,
-the CPU model, the number of cores, limits, and the current folder.
+Libraries on `LD_LIBRARY_PATH` count by content if they hide system libraries that a compiler could
+load. The rest of the system (the C library, the CPU model, the number of cores, limits, and the
+current folder) does not count, so that different machines can share a store.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ _COUNTED_PREFIXES = (
     "TRITON_", "PJRT_", "CUDNN_", "NPY_", "LIBTPU_", "TPU_", "TF_CPP_", "TF_CUDA_", "TF_CUDNN_",
     "TF_DETERMINISTIC_", "TF_ENABLE_", "TF_FORCE_", "TF_FP16_", "TF_GPU_", "TF_USE_", "TF_XLA_",
 )  # fmt: skip
-"""Variables that reach the compiler; they count in every key. Terraform's begin with TF_, too."""
+"""Variables that reach the compiler; they count in every key. (`TF_` would match Terraform's.)"""
 
 _COUNTED = frozenset(
     {
@@ -101,7 +102,7 @@ _LIBRARY = re.compile(
     r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvptxcompiler|nvvm|nvrtc.*"
     r"|nvfatbin|cudart)|ld-linux.*)(-[\d.]+)?\.so(\..*)?"
 )
-"""Libraries that the toolchain's wheels do not contain, or that they load only from fixed paths."""
+"""Names of libraries that a compiler may take from `LD_LIBRARY_PATH`."""
 
 
 def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
@@ -136,7 +137,8 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
 def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that reach the compiler and are not set by pallasc itself.
 
-    The result has values by name, and the digests of files that they name under `<name>: <file>`.
+    The result maps names to values, and `<name>: <file>` to the digest of each file that a value
+    names.
     """
     variables: dict[str, str] = {}
     for name, value in sorted(counted_values(environment).items()):
@@ -207,7 +209,7 @@ def _is_counted(name: str) -> bool:
 
 
 def _text(value: str) -> str:
-    """Return different text for different bytes, which may not be UTF-8; ASCII stays."""
+    """Return a value as text; different bytes give different text, even if they are not UTF-8."""
     return os.fsencode(value).decode("latin-1")
 
 
@@ -227,7 +229,7 @@ def _file_digest(path: str | Path) -> str:
 
 
 def _libraries(path: str) -> Iterator[str]:
-    """Yield name and digest of each library that hides one that the compiler loads."""
+    """Yield name and digest of each library that hides a system library of a compiler."""
     for folder in filter(None, path.split(os.pathsep)):
         for file in sorted(Path(folder).glob("l*")):
             if _LIBRARY.fullmatch(file.name):
@@ -238,8 +240,8 @@ def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory
     """Return a folder that contains `ptxas` and `nvlink` of this toolchain under these names.
 
     The wheel's own folder is used directly. For another assembler, a temporary folder of links is
-    made; the second result removes it. The parent folder has the layout of a CUDA toolkit, which
-    XLA's `xla_gpu_cuda_data_dir` needs: with the device library in `nvvm/libdevice`.
+    made; the second result removes it. The parent folder has the layout of a CUDA toolkit, with the
+    device library in `nvvm/libdevice`: XLA's `xla_gpu_cuda_data_dir` needs that.
     """
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
     if toolchain.ptxas == own / "ptxas":

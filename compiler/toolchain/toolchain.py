@@ -41,7 +41,7 @@ def find_package(name: str) -> Package | None:
             version = names[0].removeprefix(prefix).removesuffix(_SUFFIX)
             return Package(name, version, Path(folder))
         if names:
-            break  # an update failed half-way: only their contents tell which is installed
+            break  # an interrupted update: only their contents show which is installed
     from importlib import metadata
 
     try:
@@ -145,7 +145,7 @@ def check_folder() -> None:
     """Check that XLA will not find a CUDA toolkit in the current folder.
 
     Raises:
-        ToolError: it would.
+        ToolError: XLA would find one.
     """
     if IN_CURRENT_FOLDER.exists():
         raise ToolError(
@@ -166,7 +166,7 @@ def check_versions(packages: tuple[Package, ...]) -> None:
     """Check that JAX is a tested version and that its parts have matching versions.
 
     Raises:
-        ToolError: they do not; the message names all versions.
+        ToolError: the version is not tested, or versions differ; the message names them.
     """
     jax = packages[0].version
     if jax not in TESTED_JAX and ".".join(jax.split(".")[:2]) not in _TESTED_SERIES:
@@ -219,7 +219,7 @@ def find_nvjitlink(cuda: int, root: Path) -> Path | None:
     # The loader searches these folders for the plugin, in this order.
     folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
     folders += map(Path, filter(None, _library_path().split(os.pathsep)))
-    folders.append(Path(sys.base_prefix) / "lib")  # of conda, whose Python names it to the loader
+    folders.append(Path(sys.base_prefix) / "lib")  # conda: in RPATH of its Python
     places = [folder / nvjitlink_name(cuda) for folder in folders]
     with contextlib.suppress(OSError):
         pattern = rb"/[^\0]*/" + re.escape(nvjitlink_name(cuda).encode())

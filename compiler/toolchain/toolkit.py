@@ -4,11 +4,11 @@ If libnvJitLink can be loaded, newer versions of XLA assemble inside the process
 ptxas. XLA has an option against this (`compile_module`). Mosaic GPU's assembler pass has none: it
 asks the library for its version, and uses it from 12.5 on. NVIDIA's math libraries link against it,
 so it must stay loadable, for example for `import torch` in a kernel's module. So a library made by
-this module is loaded first under its name. It reports no version and forwards everything else: it
-names the real library as its dependency, where the loader finds all other functions. The loader
-compares names before it searches folders, so every later request for libnvJitLink gets this
-library. It is 64-bit ELF as in the System V ABI (gABI 4.1, chapters 4 and 5): a single function,
-mapped twice, executable and writable for the loader.
+this module is loaded first, under the name of libnvJitLink. It reports no version, and names the
+real library as its dependency, where the loader finds all other functions. The loader compares
+names before it searches folders, so every later request for libnvJitLink gets this library. It is
+64-bit ELF as in the System V ABI (gABI 4.1, chapters 4 and 5): a single function, mapped twice,
+executable and writable for the loader.
 
 Mosaic takes the device library from the first folder of a fixed list (`tsl::CandidateCudaRoots`)
 that has one: `cuda_sdk_lib` in the current folder, folders next to the program, `/usr/local/cuda`,

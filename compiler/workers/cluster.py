@@ -4,9 +4,9 @@ dask schedules the variants, one task each, and repeats those whose worker died.
 reply the build rejects goes to another worker. dask also gives up on workers that do not answer
 (`distributed.scheduler.worker-ttl`).
 
-Nothing that a worker reports is trusted if it can be checked: each blob is hashed, the record is
-parsed as untrusted input, and the sources that the compilation read must equal the local ones, so a
-file that was needed but not sent is noticed. Whether a cubin comes from its source cannot be
+Everything that a worker reports is checked as far as possible: each blob is hashed, the record is
+parsed as untrusted input, and the sources that the compilation read must equal the local sources.
+So a file that was needed but not sent is noticed. Whether a cubin comes from its source cannot be
 checked without compiling, so a cluster must be trusted for that.
 """
 
@@ -297,7 +297,7 @@ class ClusterPool(ExitStack):
         reasons = {**self._refused, **sent.failures}.items()
         shown = "; ".join(f"{worker}: {reason.rstrip('.')}" for worker, reason in reasons)
         return ToolError(
-            f"no worker of {self._address} compiles it as it would be here: {shown}.",
+            f"no worker of {self._address} compiles it as this machine would: {shown}.",
             hint="Workers need the packages that are installed here, in the same versions, and "
             "room for the files of a build. Or compile here, without --executor.",
         )
@@ -357,7 +357,7 @@ def _check_artifact(reply: Compiled, asked: Compile) -> None:
         raise ValueError("its answer has no artifact")
     artifact = Artifact(reply.record, lambda name: reply.blobs.get(name, b""))
     artifact.blobs()
-    _ = artifact.kernels, artifact.plan  # which read the rest of the record
+    _ = artifact.kernels, artifact.plan  # these read the rest of the record
     target = {name: value for name, value in artifact.target.items() if name != "name"}
     if target != asked.variant.target.figures():
         raise ValueError("its artifact is for another target")

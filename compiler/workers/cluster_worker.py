@@ -40,8 +40,7 @@ from pallasc.specs.loading.lock import Component, differences
 from pallasc.specs.spec import Variant
 
 _IDLE_S = 60.0
-"""A killed build leaves its plugin; it ends its processes and removes its files after this idle
-time."""
+"""After this idle time, the plugin of a killed build ends its processes and removes its files."""
 _TICK_S = 0.25
 
 

@@ -2,9 +2,9 @@
 
 A diagnostic is a Python warning, a `logging` record at WARNING or above, or some lines of standard
 error, which C++ and child processes write to as well. A manifest stores the diagnostics of its
-compilation in `warnings`, so that a hit repeats them. An artifact has none: it is the same with or
-without them. If a variant is lowered and its artifact is already stored, they come from a manifest
-under a separate key (`store_for_action`).
+compilation, so that a hit repeats them. An artifact has none, so that it is the same with and
+without diagnostics. If a variant is lowered and its artifact is already stored, the diagnostics
+come from a manifest under a separate key (`store_for_action`).
 
 JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
 n}`. All texts are bounded and exclude anything that differs between runs (`stable`). Lines that

@@ -1,9 +1,9 @@
 """Messages between a build and its workers.
 
 Requests are pickled. A worker gets `Warm`, then `Introduction` once, perhaps `Rehearse`, then
-`Compile` and `Recompile`; or `Listen` once, then `Collect`. It replies to
-`Introduction` and `Listen` with `READY`, does not reply to `Warm` and `Rehearse`, and replies to
-all others with a line of JSON: the fields of a reply, and its class as `type`; bytes are base64.
+`Compile` and `Recompile`; or `Listen` once, then `Collect`. It replies to `Introduction` and
+`Listen` with `READY`, and does not reply to `Warm` and `Rehearse`. Its reply to all other requests
+is a line of JSON: the fields of the reply, and its class as `type`; bytes are base64.
 
 User code runs in the process that replies, and may write to any descriptor, including the
 channel's. So replies are never unpickled. A line that is not a reply fails the current task, and
@@ -187,7 +187,7 @@ class Compiled(Reply, frozen=True, kw_only=True):
         warnings: sentences for people, by topic; the build shows one per topic.
         uncached: why there is no manifest, "" if there is.
         printed: output of tracing, packed (`kernel_output`).
-        put: what became of the artifact in the store.
+        put: result of adding the artifact to the store.
         record: the artifact's record, None if the worker has none.
         blobs: contents of the files that the record names, by digest.
         missed: withheld variables and files that were requested, with the place of the request.
@@ -215,12 +215,12 @@ class Compiled(Reply, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """The digest of the artifact's record in the store, or of its own; "" if unknown."""
+        """Digest of the stored record of the action key, else of the new record; "" if unknown."""
         return self.put.stored_digest or self.put.digest
 
 
 class Recompiled(Reply, frozen=True, kw_only=True):
-    """What `Recompile` found: line tables by the digest of the PTX; PTX by the cubin's digest."""
+    """Result of `Recompile`: line tables by digest of the PTX; PTX by digest of the cubin."""
 
     tables: Mapping[str, LineTable] = {}
     ptx: Mapping[str, str] = {}

@@ -382,8 +382,8 @@ class Capacity:
     """The cores and the memory that this process may use now.
 
     A container sees all cores and memory of the machine, but is throttled or killed at the limits
-    of its control groups and their parents, of version 2 (`cpu.max`, `memory.max`, `memory.high`)
-    or version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`).
+    of its control groups and their parents. In cgroup version 2, the limits are `cpu.max`,
+    `memory.max`, and `memory.high`; in version 1, `cpu.cfs_quota_us` and `memory.limit_in_bytes`.
 
     Attributes:
         cores: number of this process's threads that can run at the same time.
@@ -418,8 +418,9 @@ def find_capacity(root: Path = Path("/")) -> Capacity:
 def _control_groups(root: Path) -> Iterator[Path]:
     """Yield the folders of this process's control groups, from its own upwards.
 
-    A container may see its own group as the topmost folder. The other folders of the group's path
-    then do not exist, and only the topmost folder counts.
+    In a container, `/sys/fs/cgroup` may be the container's own group, while `/proc/self/cgroup` has
+    the group's path on the host. The folders of this path then do not exist, and only the topmost
+    folder has limits.
     """
     for line in _text(root / "proc/self/cgroup").splitlines():
         # cgroups(7): hierarchy, controllers of version 1, name

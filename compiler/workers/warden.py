@@ -110,7 +110,7 @@ def main(arguments: list[str]) -> NoReturn:
         warden = _become_child_of_warden(warden, int(requests), int(answers), folder)
     _call_at_death_of(warden, signal.SIGKILL)
     _prepare(int(requests), int(answers), folder, int(data_bytes))
-    from pallasc.compiler.inputs.recorders import isolate_process  # not in the wardens
+    from pallasc.compiler.inputs.recorders import isolate_process  # the wardens do not need it
     from pallasc.specs.variables import PLACES, SYSTEM_PATH
 
     isolate_process(folder, module, hidden=PLACES, path=SYSTEM_PATH)

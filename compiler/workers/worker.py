@@ -112,7 +112,7 @@ def _collect(request: messages.Collect) -> Reply:
     tables = [spec.table for spec in specs if spec.table]
     machines = [file for spec in specs if spec.program for file in spec.program.files]
     for read_file in dict.fromkeys([*tables, *machines]):
-        # pallasc itself has read it for this file.
+        # The spec file depends on it, though pallasc read it.
         recorders.record_of(name).look(FILE, str(Path(folder, read_file)))
     read = None
     try:
@@ -408,7 +408,7 @@ class Session:
 
 
 _Compilation = Callable[[], tuple[dict[str, object], dict[str, bytes]]]
-"""Compiles what was lowered; returns the artifact's record and blobs."""
+"""Compiles a lowered function; returns the artifact's record and blobs."""
 
 
 def _lowered(variant: Variant, job: Job, tools: Tools) -> tuple[dict[str, str], _Compilation]:

@@ -273,7 +273,7 @@ class Worker:
                     gone = True
                     break
             else:
-                return  # more may be waiting
+                return  # more data may be waiting
         if gone and self.gone_s is None:
             self.gone_s = time.monotonic()
 

@@ -118,8 +118,8 @@ class Artifact:
     Attributes:
         find_source_lines: reads the source lines that a bundle has for it; None outside of bundles.
         find_ptx: finds the PTX of the kernels that come without it, by the digest of their cubin;
-            None if it is unknown how the artifact was compiled, as for one from a bundle or the
-            store.
+            None if it is unknown how the artifact was compiled, as for an artifact from a bundle or
+            the store.
 
     Raises:
         CorruptError: the record has another schema, or lacks a field.

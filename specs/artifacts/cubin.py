@@ -44,7 +44,7 @@ _KPARAM_INFO = 0x17
 _REGCOUNT = 0x2F
 _KPARAM_INFO_V2 = 0x45
 _NUM_BARRIERS = 0x4C
-_FMT_SVAL = 4  # the 16 bits after the attribute are the length of a payload, else a value
+_FMT_SVAL = 4  # 16 bits after it: length of a payload; else a value
 
 _LONGEST_VERSION = 7  # a longer version of the driver API does not fit into its number
 _TOOL_NOTES = ".note.nv.tkinfo"
@@ -211,7 +211,7 @@ class Cubin:
         """Check that the cubin is for the architecture of its artifact, `sm_90a`.
 
         Raises:
-            CorruptError: it is for another one.
+            CorruptError: it is for another architecture.
         """
         if arch.rstrip("af") != f"sm_{self.sm}":
             raise CorruptError(f"the artifact is for {arch}, but its cubin is for sm_{self.sm}")

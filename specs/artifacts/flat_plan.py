@@ -228,7 +228,7 @@ class _Writer:
     def _add_arrays(self, signature: Signature) -> None:
         _limit(len(signature.passed), _MOST_ARRAYS, "arrays")
         if len(set(signature.buffers)) != len(signature.buffers):
-            raise CorruptError("two of its arrays lie in one buffer")
+            raise CorruptError("two of its arrays share a buffer")
         for number, binding in enumerate(signature.inputs):
             updated = _UPDATED if number in signature.updated else 0
             self._add_array("arrays", binding, number, _INPUT | updated)
@@ -346,11 +346,11 @@ class _Writer:
             add(kind, 0, offset, parameter.size, len(maps), len(placed), 0)
             for (first, _), (second, _) in pairwise(placed):
                 if second < first + MAP_BYTES:
-                    raise CorruptError(f"tensor maps of {kernel} lie over each other")
+                    raise CorruptError(f"tensor maps of {kernel} overlap")
             for at, tensor_map in placed:
                 self._add_map(at, tensor_map)
         else:
-            raise UnsupportedError(f"{kernel} takes a table of peers, which a flat plan has not.")
+            raise UnsupportedError(f"{kernel} takes a table of peers; flat plans have none.")
 
     def _add_map(self, at: int, m: TensorMap) -> None:
         window = m.im2col

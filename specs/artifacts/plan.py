@@ -18,8 +18,8 @@ objects with their fields; steps and parameters also have a `kind`. Some fields 
 `cuTensorMapEncodeTiled` (CUDA driver API, "Tensor Map Object Management"): rank 1 to 5, byte
 strides divisible by 16 and below 2^40, sizes at most 2^32, box at most 256 in each dimension, the
 inner box a multiple of 16 bytes and not longer than the swizzle, element strides 1 to 8. Rules of
-`cuTensorMapEncodeIm2col`: rank 3 to 5, bounds of 16, 8 or 5 bits, at most 256 channels and 1024
-pixels.
+`cuTensorMapEncodeIm2col`: rank 3 to 5, bounds of 16, 8, or 5 bits at rank 3, 4, or 5, at most 256
+channels and 1024 pixels.
 """
 
 import math
@@ -57,8 +57,8 @@ _LEFT_OUT = {"mesh", "parameters", "profiles", "layout", "size", "peers", "peer_
 class Buffer:
     """One allocation on the device.
 
-    `role` determines who provides it: the caller (`input`, `output`), the artifact (`constant`; the
-    bytes have the digest `digest`), or the runtime (`temporary`).
+    `role` determines who provides the buffer: the caller (`input`, `output`), the artifact
+    (`constant`; its bytes have the digest `digest`), or the runtime (`temporary`).
     """
 
     role: Role
@@ -137,7 +137,10 @@ class Fill:
     def broken_rule(self) -> str | None:
         """Return the rule that the step breaks, or None."""
         if self.size % self.width or self.value >> 8 * self.width:
-            return f"fills {self.size} bytes with {self.value:#x}"
+            return (
+                f"fills {self.size} bytes with {self.value:#x}, "
+                f"which is not a value of {self.width} bytes, repeated"
+            )
         return None
 
     def __str__(self) -> str:
@@ -334,7 +337,7 @@ class Launch:
     peer_table: PeerTable | None = None
 
     def accesses(self) -> Iterator[Access]:
-        """Yield the memory to which its parameters and its peer table refer."""
+        """Yield the memory to which the parameters and the peer table refer."""
         for parameter in self.parameters:
             if isinstance(parameter, Pointer):
                 yield Access(parameter.buffer, parameter.offset, parameter.size, None)
@@ -388,7 +391,7 @@ STEP_KINDS = {
 """All kinds of steps by name, in the order of their numbers in flat plans."""
 
 FLAT_VERSION = 1
-"""Version of flat plans; increase it here and in `runtime/native/flat_plan.h` for a new kind."""
+"""Version of flat plans. For a new kind, increase it here and in `runtime/native/flat_plan.h`."""
 
 
 def kind_of(step: Step) -> str:
@@ -437,8 +440,8 @@ class LaunchPlan:
     `input_tree` and `output_tree` are pytrees as JSON: a list or object whose leaves are indices
     into `inputs` or `outputs`, or None where the caller passes or gets None. `mesh` has the axes
     and sizes of the devices that run the plan together, each on its own buffers. `parameters` has
-    the names in `input_tree` in the order of the function's signature, but is empty if the arrays
-    already determine this order: if no name without arrays precedes a name with arrays.
+    the names in `input_tree` in the order of the function's signature. It is empty if the arrays
+    already give this order, that is, if names without arrays (None, empty trees) come last.
     """
 
     buffers: tuple[Buffer, ...]
@@ -512,7 +515,7 @@ def check_ranges(plan: LaunchPlan) -> None:
     """Check that every reference in the plan is inside an existing buffer.
 
     Raises:
-        CorruptError: a reference is not, or sizes contradict each other.
+        CorruptError: a reference is outside of its buffer, or sizes contradict each other.
     """
     for what, buffer, offset, size in _references(plan):
         if not 0 <= buffer < len(plan.buffers):
@@ -540,7 +543,10 @@ def _references(plan: LaunchPlan) -> Iterator[tuple[str, int, int, int]]:
 def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
     for index, buffer in enumerate(plan.buffers):
         if buffer.size < 0 or (buffer.role == "constant") != (buffer.digest is not None):
-            yield f"{buffer.role} buffer {index} of {buffer.size} bytes has digest {buffer.digest}"
+            yield (
+                f"{buffer.role} buffer {index} of {buffer.size} bytes has digest {buffer.digest}; "
+                "constants alone have one, and sizes are at least 0"
+            )
     for index, step in enumerate(plan.steps):
         if isinstance(step, Launch):
             yield from _broken_launch(step, index, plan.device_count)
@@ -581,7 +587,10 @@ def _broken_signature(plan: LaunchPlan) -> Iterator[str]:
     for array in (*plan.inputs, *plan.outputs):
         dims = sorted(array.layout or range(len(array.shape)))
         if dims != list(range(len(array.shape))) or (array.layout and array in plan.outputs):
-            yield f"array {array.path} has the layout {array.layout}"
+            yield (
+                f"array {array.path} has the layout {array.layout}; only inputs may have one, "
+                "a permutation of their dimensions"
+            )
     names = list(plan.input_tree) if isinstance(plan.input_tree, Mapping) else []
     if plan.parameters and sorted(plan.parameters) != sorted(names):
         yield f"its parameters {list(plan.parameters)} do not match its pytree"

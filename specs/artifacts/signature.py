@@ -1,12 +1,12 @@
 """The caller's view of a plan: its arrays, their order, and rules for their addresses.
 
-Binds the arguments of a call, given by position or by name, to the arrays. Arguments and results
-are pytrees: arguments are flattened to arrays, and results are rebuilt. A tree is a number (an
-array), None, a list of trees, or an object that names its original type:
+This module binds the arguments of a call, by position or by name, to the arrays. Arguments and
+results are pytrees: arguments are flattened to arrays, and results are rebuilt. A tree is a number
+(an array), None, a list of trees, or an object that names its original type:
 
 * `{"dict": {key: tree}}`, `{"tuple": [tree]}`
 * `{"namedtuple": name, "fields": {field: tree}}`; the fields are in the order of their arrays, and
-  `order` lists them if a field without arrays precedes a field with some
+  `order` lists them if a field without arrays precedes a field with arrays
 * `{"node": name, "children": [tree]}` for a type that was registered with JAX. For an argument, it
   has `keys`, the names of its children, and may have `static`, its static data as text
   (`static_text`), so that a node with other data does not match.
@@ -485,8 +485,7 @@ def _repr(value: Any) -> str:
     text = repr(value)
     if " at 0x" in text:
         raise SpecError(
-            f"static data of type {type(value).__name__}, which cannot be told from other data: "
-            f"its text is {text}.",
-            hint="Give its type a __repr__ that says what it holds.",
+            f"static data of type {type(value).__name__}, whose text is only an address: {text}.",
+            hint="Give its type a __repr__ that shows its content.",
         )
     return text

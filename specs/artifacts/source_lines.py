@@ -20,8 +20,8 @@ schema 1, is canonical JSON (`specs/canonical.py`); `n` is a whole number:
 Runs are `[count, value, count, value, …]`. The record has no times and no absolute paths.
 
 `ptx_rows` reads the PTX line of each instruction from a cubin. The section `.nv_debug_line_sass`
-has them, as a line number program (DWARF 3, 6.2) whose only file is the PTX in `.nv_debug_ptx_txt`.
-Its addresses are relative to the start of the kernel's code.
+has these lines, as a line number program (DWARF 3, 6.2) whose only file is the PTX in
+`.nv_debug_ptx_txt`. Its addresses are relative to the start of the kernel's code.
 """
 
 import itertools
@@ -126,9 +126,9 @@ class KernelLines:
     def stacks(self) -> tuple[int, ...]:
         """The stack number of each machine instruction, 0 for none.
 
-        As in the assembler, a PTX line without a location inherits the location before it: braces
-        around inline assembly, moves that LLVM adds. Lines before the first location, which is the
-        kernel's own, inherit that one.
+        A PTX line without a location, such as a brace around inline assembly or a move that LLVM
+        adds, has the location before it, as in the assembler. Lines before the first location have
+        the first location, which is the kernel's.
         """
         first = next(filter(None, self.ptx_stacks), 0)
         inherited = [first, *self.ptx_stacks[1:]]

@@ -32,7 +32,7 @@ def matmul(
         a: `[M, K]`, row-major; bf16 or f16.
         b: `[K, N]`, row-major, same dtype as `a`.
         tile_m: rows of the output per block: 128, the rows of tensor memory.
-        tile_n: columns of the output per block; 32, 64, 128 or 256; tensor memory is
+        tile_n: columns of the output per block: 32, 64, 128, or 256, as tensor memory is
             allocated in powers of two.
         tile_k: depth of one pipeline step; 64 fills the widest swizzle of 128 bytes.
         max_concurrent_steps: steps in flight, each holding
@@ -109,7 +109,7 @@ def matmul(
             @pl.when(warp == COPY_WARP)
             def copy_all() -> None:
                 lax.fori_loop(0, steps, copy, None)
-                # The last round was never waited for: leave no barrier ahead of its waiter.
+                # Nobody has waited for the last round: leave no barrier ahead of its waiter.
                 lax.fori_loop(max(0, steps - max_concurrent_steps), steps, drain, None)
 
             @pl.when(warp == MULTIPLY_WARP)
@@ -145,6 +145,6 @@ def matmul(
 
 
 def matmul_reference(a: jax.Array, b: jax.Array, **_: int) -> jax.Array:
-    """Return what `matmul` must give, multiplied in float32."""
+    """Return the result that `matmul` must give, multiplied in float32."""
     product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
     return product.astype(a.dtype)

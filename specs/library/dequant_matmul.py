@@ -1,6 +1,6 @@
-"""Multiply 16-bit activations by int8 weights, dequantised in the kernel, for Hopper.
+"""Multiply 16-bit activations by int8 weights, dequantized in the kernel, for Hopper.
 
-The weights travel from global to shared memory as bytes, half the traffic of 16-bit ones.
+The weights are copied to shared memory as bytes, half the traffic of 16-bit weights.
 Every pipeline step widens its tile through registers into a second shared buffer, from which
 wgmma reads it. The scale of each output channel multiplies the float32 accumulator at the end:
 one multiplication per output instead of one per weight, and nothing is rounded on the way.
@@ -128,7 +128,7 @@ def dequant_matmul(
 def dequant_matmul_reference(
     x: jax.Array, weights: jax.Array, scales: jax.Array, **_: int
 ) -> jax.Array:
-    """Return what `dequant_matmul` must give, computed in float32."""
+    """Return the result that `dequant_matmul` must give, computed in float32."""
     dequantised = weights.astype(jnp.float32) * scales
     product = jnp.dot(x.astype(jnp.float32), dequantised, precision="highest")
     return product.astype(x.dtype)

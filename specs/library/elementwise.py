@@ -18,7 +18,7 @@ THREADS_PER_WARPGROUP = 128
 def add(x: jax.Array, y: jax.Array, *, block_size: int = 2048) -> jax.Array:
     """Return `x + y`.
 
-    The arrays are read as one flat row of elements and every block adds `block_size` of them.
+    The arrays are read as one flat row, and every block adds `block_size` elements of it.
 
     Args:
         x: `[...]`, any shape, row-major; f32, bf16, f16 or an integer type.
@@ -59,7 +59,7 @@ def add(x: jax.Array, y: jax.Array, *, block_size: int = 2048) -> jax.Array:
 
 
 def add_reference(x: jax.Array, y: jax.Array, *, block_size: int = 2048) -> jax.Array:
-    """Return what `add` must give, computed in float32 for floating-point inputs."""
+    """Return the result that `add` must give, in float32 for floating-point inputs."""
     del block_size
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x + y

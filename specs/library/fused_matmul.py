@@ -1,7 +1,7 @@
 """Matrix multiplication with bias and activation in its epilogue, for Hopper.
 
 The sum, the bias and the activation happen in registers before the tile is written: the
-product itself never travels to global memory. One warpgroup per block issues its own copies,
+product itself is never written to global memory. One warpgroup per block issues its own copies,
 the simplest form of a pipeline.
 """
 
@@ -145,6 +145,6 @@ def matmul_bias_activation(
 def matmul_bias_activation_reference(
     a: jax.Array, b: jax.Array, bias: jax.Array, *, activation: str = "gelu", **_: int
 ) -> jax.Array:
-    """Return what `matmul_bias_activation` must give, computed in float32."""
+    """Return the result that `matmul_bias_activation` must give, in float32."""
     product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
     return ACTIVATIONS[activation](product + bias).astype(a.dtype)

@@ -1,4 +1,4 @@
-"""Matrix multiplication for Hopper: wgmma fed by a warp-specialised TMA pipeline.
+"""Matrix multiplication for Hopper: wgmma fed by a warp-specialized TMA pipeline.
 
 Three warpgroups share a block. Two of them compute, each half the rows of the block's tile;
 the third only issues TMA copies, several steps ahead of the tensor cores.
@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 COMPUTE_WARPGROUPS = 2
-# What the copying warpgroup keeps; the rest goes to the accumulators. A multiple of 8.
+# Registers of the copying warpgroup; accumulators get the rest. A multiple of 8.
 MEMORY_REGISTERS = 40
 
 
@@ -114,6 +114,6 @@ def matmul(
 
 
 def matmul_reference(a: jax.Array, b: jax.Array, **_: int) -> jax.Array:
-    """Return what `matmul` must give, multiplied in float32."""
+    """Return the result that `matmul` must give, multiplied in float32."""
     product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
     return product.astype(a.dtype)

@@ -24,7 +24,7 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 
 def causal_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Return attention in which a query sees the keys up to its own place."""
+    """Return attention in which a query sees the keys up to its own position."""
     return _attention(q, k, v, causal=True)
 
 
@@ -42,7 +42,7 @@ def _attention(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool) -> jax
 
 
 def ragged_dot(lhs: jax.Array, rhs: jax.Array, group_sizes: jax.Array) -> jax.Array:
-    """Return the product of each group of rows with a matrix of its own."""
+    """Return the product of each group of rows with the matrix of the group."""
     ends = jnp.cumsum(group_sizes)
     group = jnp.searchsorted(ends, jnp.arange(lhs.shape[0]), side="right")
     wide = (x.astype(jnp.float32) for x in (lhs, rhs[group]))

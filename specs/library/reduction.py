@@ -1,7 +1,7 @@
 """Sum the rows of a matrix, on any architecture.
 
-A warpgroup walks along a row in chunks and adds them up in registers; only at the end of the
-row do its 128 threads combine what they have.
+A warpgroup goes through a row in chunks and adds them in registers; only at the end of the
+row do its 128 threads combine their sums.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def row_sum(x: jax.Array, *, chunk_size: int = 1024) -> jax.Array:
 
 
 def row_sum_reference(x: jax.Array, *, chunk_size: int = 1024) -> jax.Array:
-    """Return what `row_sum` must give, computed in float32."""
+    """Return the result that `row_sum` must give, computed in float32."""
     del chunk_size
     return jnp.sum(x.astype(jnp.float32), axis=-1)

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation of rows with a learned weight, on any architecture.
+"""Root-mean-square normalization of rows with a learned weight, on any architecture.
 
 One warpgroup holds a row in registers; the weight is read once per block and kept there too.
 """
@@ -66,7 +66,7 @@ def rms_norm(
 def rms_norm_reference(
     x: jax.Array, weight: jax.Array, *, epsilon: float = 1e-6, rows_per_block: int = 4
 ) -> jax.Array:
-    """Return what `rms_norm` must give, computed in float32."""
+    """Return the result that `rms_norm` must give, computed in float32."""
     del rows_per_block
     rows = x.astype(jnp.float32)
     mean_square = jnp.mean(rows * rows, axis=-1, keepdims=True)

@@ -57,6 +57,6 @@ def softmax(x: jax.Array, *, rows_per_block: int = 4) -> jax.Array:
 
 
 def softmax_reference(x: jax.Array, *, rows_per_block: int = 4) -> jax.Array:
-    """Return what `softmax` must give, computed in float32."""
+    """Return the result that `softmax` must give, computed in float32."""
     del rows_per_block
     return jax.nn.softmax(x.astype(jnp.float32), axis=-1).astype(x.dtype)

@@ -1,7 +1,7 @@
 """Specs in Python: the decorator `@kernel` and the call `declare`, with the same fields as YAML.
 
-The decorator returns the function unchanged. Both declare kernels only while `collect_python`
-executes the file; an ordinary import of the same file just defines functions.
+The decorator returns the function unchanged. The decorator and the call declare kernels only while
+`collect_python` executes the file; an ordinary import of the same file just defines functions.
 """
 
 from __future__ import annotations
@@ -353,7 +353,7 @@ def _entry_of(function: Callable[..., Any], file: Path, at: Place) -> str:
 
 
 def _is_named(function: Callable[..., Any], module: str, qualname: str) -> bool:
-    """Return False if the name of a function refers to another one.
+    """Return False if the name of a function refers to another object.
 
     A function is decorated before its name is bound. `jax.vmap(f)` has the name of f.
     """

@@ -1,9 +1,9 @@
 """Find the spec files in folders.
 
 A folder stands for its YAML files, except tables of tuned kernels, and for its Python files that
-declare kernels: that call `pallasc.kernel` or `pallasc.declare` outside functions. These are found
-by parsing; nothing is executed here. Subfolders are not searched, because `tests/` and environments
-are among them; a subfolder with specs is reported as skipped.
+declare kernels, that is, call `pallasc.kernel` or `pallasc.declare` outside functions. Such calls
+are found by parsing; nothing is executed here. Subfolders are not searched, because `tests/` and
+environments are among them; a subfolder with specs is reported as skipped.
 """
 
 from __future__ import annotations

@@ -373,7 +373,7 @@ def parse_lock(text: str, file: str) -> Lock:
             schema = given[1]
             _check_schema(schema, Location(file, number))
         elif line and not line.startswith("#"):
-            message = f"{show(name)} is in the lock twice" if row else f"no lock has {show(line)}"
+            message = f"{show(name)} is in the lock twice" if row else f"invalid line: {show(line)}"
             raise SpecError(f"{message}.", location=Location(file, number), hint=_restore(file))
     if not schema or not {"toolchain", "variants"} <= rows.keys():
         message = "the lock lacks its schema, its toolchain, or its variants."

@@ -2,9 +2,10 @@
 
 `Filling` fills a point's parameters into a spec.
 
-A spec's points are its `$file` rows times its matrix, without the points in `exclude`, then the
-points in `include`. The number of points is checked before any spec is expanded. Counting only adds
-and multiplies lengths, so it takes no longer than reading the specs.
+A spec's points are all combinations of a row of its `$file` table with values of its matrix.
+`exclude` removes some of these points; then `include` adds points at the end. The number of points
+is checked before any spec is expanded. Counting only adds and multiplies lengths, so it takes no
+longer than reading the specs.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ def _check_rows(spec: Spec, rows: Iterable[Point]) -> None:
 
 
 def _excluded(spec: Spec, known: _Known, at: Place) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """Return the points that `exclude` drops: keys of values, by parameter names."""
+    """Return the points that `exclude` drops: by parameter names, the tuples of value keys."""
     excluded: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for index, partial in enumerate(spec.exclude):
         names, place = tuple(sorted(partial)), at.child(index)
@@ -280,9 +281,9 @@ def _check_expansion(specs: Iterable[Spec]) -> None:
         own = _count_points(spec) * max(1, len(spec.targets))
         variants += own
         if variants > most:
-            before = f", after {variants - own} of earlier specs," if variants > own else ""
+            before = f", with the {variants - own} of earlier specs," if variants > own else ""
             raise SpecError(
-                f"{spec.name}: {own} variants{before} are more than the limit of {most}.",
+                f"{spec.name}: {own} variants{before} exceed the limit of {most}.",
                 location=spec.where("matrix"),
                 hint=f"Make the matrix smaller, or allow more: {VARIABLE}={variants}.",
             )

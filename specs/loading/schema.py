@@ -178,9 +178,9 @@ TOLERANCE_FIELDS = (
     Field("atol", Filled(DIFFERENCE), "Absolute difference that is allowed."),
 )
 CHECK_FIELDS = (
-    Field(ARGS_KEY, ARGS, "Arguments in place of those of the same name or position."),
+    Field(ARGS_KEY, ARGS, "Arguments that replace arguments of the same name or position."),
     Field(SEED_KEY, number(), "The seed of the inputs."),
-    Field(TOLERANCE_KEY, Record(TOLERANCE_FIELDS), "The tolerance of these sizes."),
+    Field(TOLERANCE_KEY, Record(TOLERANCE_FIELDS), "The tolerance for these sizes."),
 )
 AXIS_SIZE = number(1)
 MESH_KIND = MapOf(
@@ -218,7 +218,7 @@ _BUCKETS = ByType(
 _TABLE = text(
     "the path of a table",
     r".*[^/]\.tuned\.yaml",
-    f"Let it end in {TABLE_SUFFIX}, so that a folder's specs are told from it.",
+    f"Give it a name that ends in {TABLE_SUFFIX}, to distinguish it from a folder's specs.",
 )
 _PATH = text("the path of an array")
 _TUNE_FIELDS = (
@@ -236,13 +236,13 @@ _TUNE_FIELDS = (
     Field(
         "buckets",
         MapOf(PARAMETER, _BUCKETS, "parameters"),
-        "Parameters of which a row of the table may be for a range: pow2, or ascending edges.",
+        "Parameters whose values are grouped into ranges: pow2, or ascending edges.",
     ),
-    Field("round", choice("up", "down"), "The end of its bucket that a value belongs to; up."),
+    Field("round", choice("up", "down"), "The end of its bucket to which a value is rounded; up."),
     Field(
         "pad",
         MapOf(PARAMETER, MapOf(_PATH, number(), "dimensions"), "parameters"),
-        "Parameters with buckets that may be larger than a call's: the dimension of each array.",
+        "Parameters to whose buckets calls may be padded: the dimension of each array.",
     ),
     Field(
         "default",
@@ -269,25 +269,25 @@ KERNEL_FIELDS = (
         "Values of each parameter, every combination a point; $file takes rows from a file.",
     ),
     Field("include", ListOf(_POINT, "points"), "Further points, each with every parameter."),
-    Field("exclude", ListOf(_POINT, "points"), "Points to drop; a part of one drops all it fits."),
+    Field("exclude", ListOf(_POINT, "points"), "Points to drop; a part drops all matching points."),
     Field("tune", TUNE, "Parameters that change only the speed, and the table of the best values."),
     Field("targets", _TARGETS, "Models or architectures to compile for."),
     Field("reference", ENTRY, "The function that gives the right result."),
     Field("tolerance", Record(TOLERANCE_FIELDS), "How far a result may be from the reference."),
-    Field("budget", Record(BUDGET_FIELDS), "Limits of what a variant may use."),
+    Field("budget", Record(BUDGET_FIELDS), "Resource limits of a variant."),
     Field(
         "files",
         ListOf(text("a path"), "paths"),
         "Data files that the kernel reads while it is traced, relative to the spec's folder.",
     ),
-    Field("env", VARIABLES_KIND, "Environment variables that the kernel gets to see."),
+    Field("env", VARIABLES_KIND, "Environment variables that the kernel can see."),
     Field("mesh", MESH_KIND, "Axes and sizes of the devices that run the kernel together."),
     Field(
         "check",
         MapOf(PARAMETER, ParameterKind(), "parameters", 1, CHECK_FIELDS, PARAMETERS_HINT),
-        "Small values of parameters that pallasc check takes instead.",
+        "Small values of parameters that pallasc check uses instead.",
     ),
-    Field("vmap", KERNEL_NAME, "The kernel that does the same to a batch; it may be this one."),
+    Field("vmap", KERNEL_NAME, "The kernel that does the same to a batch; it may be this kernel."),
 )
 """Every field of a kernel, in the order of the reference."""
 
@@ -345,8 +345,8 @@ _ARCH = _TARGET._replace(known=tuple(DEFAULT_MODELS))
 _MODEL = _TARGET._replace(known=tuple(MODELS))
 MODEL_FIELDS = (
     Field("arch", _ARCH, "Architecture, like sm_90a."),
-    Field("like", _MODEL, "The model that gives the figures left out."),
-    Field("description", text("text"), "The device's name as the driver gives it."),
+    Field("like", _MODEL, "The model that provides the omitted figures."),
+    Field("description", text("text"), "The device's name as the driver reports it."),
     *(
         Field(
             name,

@@ -6,7 +6,7 @@ Grammar of an expression:
     factor := "not" factor | "(" either ")" | term
     term   := parameter "=" pattern | "target=" pattern | "name=" pattern | pattern
 
-In a value, `*` and `?` are the only wildcards, so that an array can be written as it is:
+In a value, `*` and `?` are the only wildcards, so that an array can be written unchanged:
 `q=bf16[32,512]`. A bare pattern with `*`, `?`, or `[` is a glob that matches a kernel's name, or an
 id, whose brackets are literal. Any other pattern matches a part of the name, ignoring case. A term
 may also be the id of a variant, with or without its target. Use quotes for spaces and parentheses

@@ -1,10 +1,10 @@
-"""The matrix of a spec: values of parameters, and `$file`, rows of them from a JSON or YAML file.
+"""The matrix of a spec: values of parameters, and `$file`, rows of values in a JSON or YAML file.
 
 The rows are a list, or the values of a mapping; `$key` is a row's key in that mapping, a number if
-it is written as a whole number, and `$value` is the row itself. With `keys`, rows are nested in as
-many mappings as it names, and keys may be JSON text, such as the arguments of a call; `$name` is
-then the key of the level with that name. The content of a file is data: nothing in it is a
-template, and none of its keys begins with `$`.
+it is written as a whole number, and `$value` is the row itself. With `keys`, rows are nested in one
+mapping for each name in `keys`, and the keys of these mappings may be JSON text, such as the
+arguments of a call; `$name` is then the key of the level with that name. The content of a file is
+data: nothing in it is a template, and none of its keys begins with `$`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _KEYS = ByType(
 _FIELDS = Record(
     (
         Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
-        Field("rows", _PATH, "Where the rows lie in it; the whole document when left out."),
+        Field("rows", _PATH, "The path of the rows in it; by default the whole document."),
         Field("select", _SELECT, "The parameters that a row gives; all fields by default."),
         Field("where", MapOf(_ANY, _WANTED, "fields"), "Values that a row must have."),
         Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
@@ -133,7 +133,7 @@ class Table(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """The values of each parameter, in the user's order, and a file with more of them."""
+    """The values of each parameter, in the user's order, and a file with more values."""
 
     axes: dict[str, tuple[Value, ...]]
     table: Table | None = None
@@ -148,7 +148,7 @@ _MATRIX = MapOf(PARAMETER, _VALUES, "parameters", 1, (_FILE,), PARAMETERS_HINT)
 
 
 class MatrixKind:
-    """Values of each parameter, and a file with rows of them."""
+    """Values of each parameter, and a file with rows of values."""
 
     def read(self, value: Any, at: Place) -> Matrix:
         """Check every value in the matrix and return it."""
@@ -206,7 +206,7 @@ def read_rows(
     document = _document(table.path, at.child("path"), base_dir, documents)
     entries = list(_entries(document, table, at))
     if len(entries) > most_variants():
-        raise at.error(f"{len(entries)} rows are more than the {most_variants()} that are read.")
+        raise at.error(f"{len(entries)} rows exceed the limit of {most_variants()}.")
     entries = _chosen(entries, table, at, document)
     select = table.select or _all_fields(entries[0], at, document)
     return tuple(_row(entry, select, at, document) for entry in entries)
@@ -283,7 +283,7 @@ def _parsed(text: Any, place: Location, called: str) -> Any:
     raise SpecError(
         f"{called} is not JSON text: {show(text)}.",
         location=place,
-        hint="'keys' and 'values' say what is.",
+        hint="'keys' and 'values' select the text that is read as JSON.",
     )
 
 
@@ -386,6 +386,6 @@ def _error(entry: _Entry, document: Document, message: str, at: Place) -> SpecEr
     return SpecError(
         f"{_label(entry)}: {message}",
         location=document.place(entry.path),
-        hint=f"{at.label} at {at.location} takes it: 'select' says which fields, 'where' and "
-        "'skip' which rows.",
+        hint=f"{at.label} at {at.location} reads this row: 'select' chooses fields, 'where' and "
+        "'skip' choose rows.",
     )

@@ -135,7 +135,7 @@ def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> D
     """
     import yaml
 
-    if directive := _TAG_DIRECTIVE.search(text):  # libyaml compares each with all others
+    if directive := _TAG_DIRECTIVE.search(text):  # libyaml compares each directive with all others
         line = text.count("\n", 0, directive.end()) + 1
         raise SpecError("tags are not allowed.", location=Location(file, line))
     if file.endswith(".json"):
@@ -298,7 +298,7 @@ class _Reader:
             raise self._error(alias, f"not YAML: found undefined alias {alias.anchor!r}.")
         node = self._anchors[alias.anchor]
         if node is None:
-            raise self._error(alias, "an alias refers to what contains it.")
+            raise self._error(alias, "an alias refers to a value that contains it.")
         self._add(node.count, alias)
         return node
 

@@ -210,7 +210,7 @@ def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
 def test_what_a_project_cannot_declare(project: Any) -> None:
     choosing(project)
     for text, said in {
-        'env = ["PATH"]': "PATH has a value of its own in every compiling process.",
+        'env = ["PATH"]': "PATH has its own value in every compiling process.",
         'env = ["CUDA_HOME"]': "CUDA_HOME never reaches a compiling process",
         'env = "TILE"': "expected a list of environment variables, got 'TILE'.",
         'env = ["a b"]': "expected the name of an environment variable, got 'a b'.",

@@ -186,7 +186,8 @@ def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
     store = tmp_path / "store"
     alone = f"pallasc build {spec} -k exits@h100-sxm --jobs 1 --target h100-sxm --store {store}"
     assert (
-        f"ended with exit code 3\n      To see it alone: {alone}\n    output:\n    last words\n"
+        f"ended with exit code 3\n      To build only this variant: {alone}\n"
+        "    output:\n    last words\n"
     ) in text
     assert text.endswith(": 2 failed\n")
     assert "Traceback" not in text

@@ -123,13 +123,13 @@ def test_a_lock_names_a_table_that_changed_and_a_kernel_that_is_not_tuned_any_mo
     for option in ("--locked", "--frozen"):
         built_again = run("build", *place, option)
         assert built_again.code == 3
-        assert f"{F32} is tuned by another table or tune than pallasc.lock has." in built_again.err
+        assert f"{F32} is not tuned as in pallasc.lock: its table or tune field" in built_again.err
     assert run("lock", *place, "--update").code == 0
     assert run("build", *place, "--locked").code == 0
     spec.write_text(SPEC + "      buckets: {m: pow2}\n")
     bundled = run("bundle", "create", *place, "--locked", "-o", "k.pallasc")
     assert (bundled.code, Path("k.pallasc").exists()) == (3, False)
-    assert f"{F32} is tuned by another table or tune than pallasc.lock has." in bundled.err
+    assert f"{F32} is not tuned as in pallasc.lock: its table or tune field" in bundled.err
     assert "the table or tune of add@h100-sxm has changed\n" in run("lock", *place).err
     whole = SPEC.partition("    tune:\n")[0]
     spec.write_text(whole.replace("dtype: [f32, bf16]", "dtype: [f32, bf16], block: [2048]"))

@@ -200,7 +200,7 @@ def test_a_worker_with_another_toolchain_is_passed_over(
     error = refused.results[0].error
     assert error is not None
     assert error.exit_code == 4
-    assert error.message.startswith(f"no worker of {own.address} compiles it as it would be here:")
+    assert error.message.startswith(f"no worker of {own.address} compiles it as this ")
     assert "python: other content of the same version" in error.message
     assert not report.failed
     assert content(store) == content(at_home)

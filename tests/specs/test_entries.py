@@ -64,7 +64,7 @@ def test_check_entry_finds_packages_beside_the_spec(inits: tuple[str, ...], tmp_
     for entry, message, hint in (
         ("package.sub.kern:g", "'package.sub.kern' has no 'g'.", "It has: C, f."),
         ("package.sub.ker:f", "'package.sub' has no submodule 'ker'.", "Did you mean 'kern'?"),
-        ("packages:f", "'packages' is neither beside the spec", "Did you mean 'package'?"),
+        ("packages:f", "'packages' is neither next to the spec", "Did you mean 'package'?"),
     ):
         with pytest.raises(SpecError) as caught:
             check_entry(parse_entry(entry), str(tmp_path))

@@ -159,22 +159,22 @@ DAMAGE = [
     ),
     ("schema: 3", "schema: [1]", "pallasc.lock:3: the lock has schema [1], and"),
     ("schema: 3\n", "", "pallasc.lock: the lock lacks its schema"),
-    ("variants:\n", "variant:\n", "pallasc.lock:7: no lock has 'variant:'."),
+    ("variants:\n", "variant:\n", "pallasc.lock:7: invalid line: 'variant:'."),
     ("  add@b200", f"  {MATMUL}", f"pallasc.lock:9: {MATMUL!r} is in the lock twice."),
     ("  libdevice", "  jax", "pallasc.lock:6: 'jax' is in the lock twice."),
-    (B.action, f"{A.action}, action: {B.action}", "pallasc.lock:8: no lock has '  add@b200: "),
-    (B.action, B.action[1:], "pallasc.lock:8: no lock has "),
+    (B.action, f"{A.action}, action: {B.action}", "pallasc.lock:8: invalid line: '  add@b200: "),
+    (B.action, B.action[1:], "pallasc.lock:8: invalid line: "),
     (B.action, B.action.upper(), "pallasc.lock:8: "),
     ("action: ", "actoin: ", "pallasc.lock:8: "),
     (f", artifact: {B.artifact}", "", "pallasc.lock:8: "),
-    (shown(B), "1", "pallasc.lock:8: no lock has '  add@b200: 1'."),
+    (shown(B), "1", "pallasc.lock:8: invalid line: '  add@b200: 1'."),
     ("  add@b200", "\tadd@b200", "pallasc.lock:8: "),
     ("cubin_bytes: 9512}", "cubin_bytes: 9512}, cost: fast", "pallasc.lock:9: "),
     ("registers: 168", "registers: 168, registers: 9", "pallasc.lock:9: "),
     ("registers: 168", "warps: 9", "pallasc.lock:9: "),
     ("registers: 168", "registers: many", "pallasc.lock:9: "),
     (TEXT[TEXT.index("toolchain") :], "toolchain: []\nvariants: {}", "pallasc.lock:4: "),
-    (TEXT[TEXT.index("variants") :], "variants: 1\n", "pallasc.lock:7: no lock has 'variants: 1'."),
+    (TEXT[TEXT.index("variants") :], "variants: 1\n", "pallasc.lock:7: invalid line: 'variants: 1"),
 ]  # fmt: skip
 
 
@@ -229,7 +229,7 @@ def test_a_lock_with_tables_has_schema_4_and_one_without_is_as_before() -> None:
     text = lock_text(lock)
     assert text == TEXT.replace("schema: 3", "schema: 4").replace("variants:", section)
     assert read(text) == lock
-    place = "pallasc.lock:9: no lock has '  matmul@h100-sxm: abc'."
+    place = "pallasc.lock:9: invalid line: '  matmul@h100-sxm: abc'."
     assert error(text.replace(rows, "abc")).startswith(place)
     old = replace(LOCK, tables={"matmul@h100-sxm": A.action, "matmul@b200": B.action, "z@b200": ""})
     new = Lock(TOOLCHAIN, {MATMUL: A}, tables={"matmul@h100-sxm": C.action})

@@ -73,7 +73,7 @@ def test_every_value_and_key_has_its_place() -> None:
         ("? [1]\n: 2", "t:1:3: a key must be text."),
         ("a: *x", "t:1:4: not YAML: found undefined alias 'x'."),
         ("<<: 1", "t:1:5: '<<' takes a mapping."),
-        ("a: &x [*x]", "t:1:8: an alias refers to what contains it."),
+        ("a: &x [*x]", "t:1:8: an alias refers to a value that contains it."),
         ("a: 1\n---\nb: 2", "t:2:1: a file must be one document; a second one begins here."),
         ("a: \x01", "t:1: not YAML: character 0x1 is not allowed."),
     ],
@@ -229,7 +229,7 @@ except SpecError as error:
         (
             f"{ONE}    matrix: {{{', '.join(f'p{n}: [{many(10)}]' for n in range(9))}, a: [1], "
             "s: [1]}\n    exclude: [{p1: 1}]",
-            "k: 1000000000 variants are more than the limit of 100000.",
+            "k: 1000000000 variants exceed the limit of 100000.",
         ),
         (
             f"{ONE}    matrix: {{a: [{many(5_000)}], s: [1, 2, 3]}}\n"
@@ -255,7 +255,7 @@ def test_all_points_and_targets_of_all_kernels_count(monkeypatch: pytest.MonkeyP
     with pytest.raises(SpecError) as caught:
         expand(specs)
     assert str(caught.value) == (
-        "<text>:8:13: k: 30 variants are more than the limit of 29."
+        "<text>:8:13: k: 30 variants exceed the limit of 29."
         "\n  Make the matrix smaller, or allow more: PALLASC_MAX_VARIANTS=30."
     )
     monkeypatch.setenv("PALLASC_MAX_VARIANTS", "30")
@@ -268,5 +268,5 @@ def test_all_points_and_targets_of_all_kernels_count(monkeypatch: pytest.MonkeyP
     kernel = ONE.partition("kernels:\n")[2].replace("name: k", "name: other")
     text = f"{ONE}    matrix: {{a: [1, 2, 3], s: [1]}}\n    targets: [sm_90a, b200]\n{kernel}"
     rows = "    matrix: {a: [1, 2], s: [1, 2]}\n    include: [{a: 7, s: 7}, {a: 8, s: 8}]\n"
-    with pytest.raises(SpecError, match="other: 6 variants, after 6 of earlier specs, are more"):
+    with pytest.raises(SpecError, match="other: 6 variants, with the 6 of earlier specs, exceed"):
         expand(parse_yaml(text + rows))

@@ -63,7 +63,7 @@ def test_spills_count_relative_to_the_least_of_the_key() -> None:
         _point("much", spill_bytes=3001 + MOST_MORE_SPILLS),
         _point("unknown", spill_bytes=None),
     ]
-    why = "spills 4,025 bytes a thread, and others of its key 3,000"
+    why = "spills 4,025 bytes per thread; least of its key: 3,000"
     assert prune(points, share=1).dropped == ((2, "spills", why),)
 
 
