@@ -129,7 +129,7 @@ def test_a_workspace_is_asked_for_and_checked(
     assert export.launch("spread", *taken, workspace=(start, 1023)) == ARGUMENT
     assert export.error == (
         "spread@h100-sxm: its temporaries take 1024 bytes of workspace, and 1023 are given.\n"
-        "  Its function with _prepare tells how many it takes."
+        "  The kernel's function with _prepare returns the size."
     )
     assert export.launch("spread", *taken, workspace=(start, 1024)) == CUDA_SUCCESS, export.error
     (launch,) = standin.launches
