@@ -160,7 +160,7 @@ def test_other_reference_values_are_refused(output: object, message: str) -> Non
 
 def test_reference_values_of_another_schema_or_number_of_outputs_are_refused() -> None:
     data = pack_reference(Reference(0, 0, 0, ()))
-    with pytest.raises(CorruptError, match="of 0 outputs, not 1"):
+    with pytest.raises(CorruptError, match="for 0 outputs, not 1"):
         parse_reference(data, [(8,)])
     with pytest.raises(CorruptError, match="schema 2 instead of 1"):
         parse_reference(data.replace(b'"schema":1', b'"schema":2'), [])

@@ -32,7 +32,7 @@ def test_a_refused_step_is_not_tried_again(code: int, runtime: Any, framework: A
             ran["two"] = 0
             framework.written.clear()
             runtime.fault("cuLaunchKernelEx", code, nth=2)
-            with pytest.raises(DriverError, match=r"step 1 of .*, after the steps before it have"):
+            with pytest.raises(DriverError, match=r"step 1 of .*, but the steps before it were"):
                 kernel(a, b)
             assert (ran["two"], framework.written) == (1, [b]), "what was written counts"
 

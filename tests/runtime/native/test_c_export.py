@@ -274,8 +274,8 @@ def test_options_that_cannot_be_are_refused(
     [
         (
             [("add", {"tile": 1}), ("add", {"tile": 2})],
-            "error: add[tile=1]@h100-sxm and add[tile=2]@h100-sxm take the same arrays, and C "
-            "functions choose by them.\n  Choose one of them with -k.\n",
+            "error: add[tile=1]@h100-sxm and add[tile=2]@h100-sxm take the same arrays, but C "
+            "functions choose a variant only by its arrays.\n  Choose one of them with -k.\n",
         ),
         ([("a-b", {}), ("a.b", {})], " would both be k_a_b in C.\n  Choose variants with -k.\n"),
         ([("add", {}), ("add_prepare", {})], " would both be k_add_prepare in C."),
