@@ -150,8 +150,8 @@ CATALOG = pack_catalog(70, 130, PAGES, KEYS, {"codec": {"level": 3}})
 
 @pytest.mark.parametrize(
     ("at", "value", "words"),
-    [(0, 2**32 - 1, "counts more blobs or entries"), (0, 64, "do not add up"), (4, 2**24, "too early"),
-     (4, 1, "do not add up"), (8, 2**20, "counts more blobs or entries"), (8, 0, "do not add up"),
+    [(0, 2**32 - 1, "more blobs or entries"), (0, 64, "do not add up"), (4, 2**24, "too early"),
+     (4, 1, "do not add up"), (8, 2**20, "more blobs or entries"), (8, 0, "do not add up"),
      (16 + 5 * 48 + 8, 0, "do not add up")],
 )  # fmt: skip
 def test_counts_that_do_not_fit_are_refused(at: int, value: int, words: str) -> None:
