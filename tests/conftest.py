@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import consoles  # noqa: F401 - found here for the tests, which import it by its name
+import consoles  # noqa: F401 - imported here so that tests can import it by its name
 from sources import copy_sources
 
 sys.path.pop(0)
