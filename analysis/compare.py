@@ -5,7 +5,9 @@ Machine code is compared in three steps; the first step without a difference giv
 * `same`: the bytes are equal;
 * `renamed`: the normal form is equal: registers, labels or scheduling differ;
 * `reordered`: the instructions are the same apart from register names, but their order or the use
-  of registers differs; otherwise `changed`.
+  of registers differs.
+
+If all three steps find a difference, the verdict is `changed`.
 
 The normal form leaves out the compiler's free choices. Registers (`R`, `UR`), predicates (`P`,
 `UP`), convergence barriers (`B`), scoreboards (`SB`) and labels are numbered in order of first
@@ -276,7 +278,7 @@ def _values(subjects: Iterable[Subject]) -> dict[str, set[str]]:
 
 
 def _keyed(subjects: Iterable[Subject], ignored: set[str]) -> dict[str, Subject]:
-    """Key variants by all but the ignored parameters; by id if several share that key."""
+    """Map variants by all but the ignored parameters, or by id if several would share a key."""
     keyed: dict[str, list[Subject]] = {}
     for subject in subjects:
         parts = sorted(part for part in _parts(subject).items() if part[0] not in ignored)

@@ -201,7 +201,7 @@ def _number(places: Sequence[Location], files: Files, stacks: dict[Stack, int]) 
 
 
 def _memory(part: Part, own: Sequence[int], files: Files, stacks: dict[Stack, int]) -> SharedMemory:
-    """Return a part of shared memory; what JAX allocates per kernel gets the call's stack."""
+    """Return a part of shared memory; parts that JAX allocates per kernel get the call's stack."""
     number = _number(part.stack, files, stacks)
     if not number and part.what in ("scratch", "barrier", "tensor memory address"):
         known = list(stacks)
@@ -213,8 +213,8 @@ def with_products(code: bytes, ptx: str, lines: Sequence[int]) -> list[int]:
     """Return the PTX line of each instruction, with corrected lines for matrix instructions.
 
     The assembler assigns no line to `HGMMA` and similar instructions of Hopper: they would inherit
-    the line of the instruction scheduled before them. There is one for each `wgmma.mma_async`, in
-    the same order, unless a loop was unrolled or a branch duplicated; then the nearest
+    the line of the instruction scheduled before them. Normally each `wgmma.mma_async` has one such
+    instruction, in the same order. If a loop was unrolled or a branch duplicated, the nearest
     `wgmma.mma_async` is used. The low nine bits of an instruction are its operation, without the
     forms of its operands: 0x1f0 to 0x1f3 are nvdisasm's `HGMMA`, `IGMMA`, `BGMMA` and `QGMMA`.
 
@@ -244,8 +244,8 @@ class Files:
 
     A record has no absolute paths: a user's file is named relative to the spec's folder, an
     installed file relative to the packages folder. The record contains the text of the functions
-    that its frames are in, so that lines can be shown without the source, and are never shown from
-    a changed source.
+    that its frames are in. So lines are shown from the record, never from a missing or changed
+    source.
 
     Args:
         base_dir: the spec's folder.

@@ -1,10 +1,10 @@
 """Source lines: kept in a store, read, and joined with machine code to show the cost of each line.
 
 In a store, the lines are in a manifest under a separate key for each artifact. The manifest's
-`action` is the action key of the artifact, so that both are removed together. It is verified,
-signed and counted like every manifest. `lines` is the compressed record
+`action` is the action key of the artifact, so that both are removed together. The manifest is
+verified, signed and counted like all others. Its `lines` is the compressed record
 (`specs/artifacts/source_lines.py`). Each action key has one manifest, for the most recently used
-source; its digests show if the source has changed since.
+source; the manifest's digests show if the source has changed since.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def located_kernels(
         artifact: the artifact.
         lines: its source lines.
         codes: the code of its kernels, as returned by `disassemble_all`, which is faster for many
-            artifacts at once; by default it is disassembled here.
+            artifacts at once. By default, the kernels are disassembled here.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.

@@ -1,6 +1,6 @@
 """The metrics of each launch of an artifact.
 
-Each is exact, or a valid bound, or None with a reason; no times are estimated.
+Each metric is exact, or a valid bound, or None with a reason. No times are estimated.
 """
 
 from __future__ import annotations

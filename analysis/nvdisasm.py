@@ -11,12 +11,12 @@ Measured with nvdisasm 13.5 on 12 cubins of 12 to 34 kB of code, CPU seconds per
     12 cubins in one file          0.06     `-c -lrm count` on a joined file
     50 kernels in one file         0.04
 
-Hence `-c -lrm count` on many kernels joined in one ELF file, with encodings taken from the cubin.
-The file has everything that affects the listing: for each kernel the section `.text.…`, the symbols
-of its functions, and the attributes `.nv.info.…`, from which the analysis reads the ends of a
-kernel and the points where warps converge. EIATTR_PARAM_CBANK is left out: it names a symbol by
-number. Symbols get a prefix, because nvdisasm renames equal ones. A cubin with relocations in its
-code cannot be joined.
+So this module runs `-c -lrm count` on many kernels joined in one ELF file, and takes encodings from
+the cubin. The file has everything that affects the listing: for each kernel the section `.text.…`,
+the symbols of its functions, and the attributes `.nv.info.…`, from which the analysis reads the
+ends of a kernel and the points where warps converge. EIATTR_PARAM_CBANK is left out: it names a
+symbol by number. Symbols get a prefix, because nvdisasm renames equal ones. A cubin with
+relocations in its code cannot be joined.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def disassemble_all(cubins: Mapping[str, bytes], *, jobs: int | None = None) -> 
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
-        CorruptError: one is not a cubin, or nvdisasm rejects it; the message starts with its key.
+        CorruptError: nvdisasm rejects a cubin, or it is none; the message starts with its key.
     """
     jobs = jobs or len(os.sched_getaffinity(0))
     holders: dict[_Piece, list[str]] = {}

@@ -176,7 +176,7 @@ def store_side(store: Store, name: str) -> Side:
     notes = []
     if older:
         which = f"{len(older):,} variant{'s' if len(older) > 1 else ''}"
-        notes.append(f"{name} has several artifacts of {which}: the last used ones are compared")
+        notes.append(f"{name} has several artifacts of {which}: the last used one is compared")
     return side_of(name, (subjects[key] for key in sorted(subjects)), notes)
 
 
@@ -259,7 +259,7 @@ def checked_out(paths: Sequence[str], revision: str) -> Iterator[CheckedOut]:
     commit = repository.commit_of(revision)
     if commit is None:
         raise SpecError(
-            f"{revision} is no revision of {repository.root}.",
+            f"{repository.root} has no revision {revision}.",
             hint="Name a branch, tag or commit. A shallow clone lacks most of them: fetch it with "
             f"'git fetch origin {revision}', and name FETCH_HEAD.",
         )
@@ -323,7 +323,7 @@ def taken_from_elsewhere(variants: Iterable[Variant], checked: CheckedOut) -> li
         places = [found.origin or "", *(found.submodule_search_locations or ())] if found else []
         if any(Path(p).resolve().is_relative_to(checked.repository.root) for p in places if p):
             notes[top] = (
-                f"{top} is installed from the working tree: its code is the one of today, not that "
-                f"of {checked.commit[:_SHORT]}"
+                f"{top} is installed from the working tree: its code is compared as it is now, not "
+                f"as of {checked.commit[:_SHORT]}"
             )
     return list(notes.values())

@@ -5,10 +5,11 @@ counted instructions depend on. The result of a load is unknown. Waits always su
 (`mbarrier.try_wait`), and no block takes over the work of another (`clusterlaunchcontrol`), so that
 each block of the grid does its own work. `elect.sync` elects the first lane.
 
-If a path depends on unknown data, there is no count. A loop that counts nothing and waits for data,
-such as a semaphore, is exited with the registers that it writes unknown. A loop is followed once
-for each set of values of its registers on entry: successive tiles of a block, and other blocks,
-share the same loop over K.
+If a path depends on unknown data, there is no count, with one exception: a loop that counts
+nothing, such as one that polls a semaphore, is left by its only exit, and the registers that it
+writes become unknown. The result of following a loop is cached by the values of its live-in
+registers. So a loop over K is followed once for all tiles and blocks that enter it with the same
+values.
 
 A register holds its bits as a nonnegative integer; a predicate holds 0 or 1. The semantics of
 integer instructions follow the PTX ISA 9.0, 9.7.1, 9.7.6 to 9.7.9.
@@ -88,7 +89,7 @@ class _Op(NamedTuple):
 
     @property
     def reads(self) -> set[str]:
-        """The registers that affect it, or what it leaves unchanged."""
+        """The registers that it reads; with a guard also its targets, which may stay unchanged."""
         return {*self.sources, *((self.guard.name, *self.targets) if self.guard else ())}
 
 
@@ -163,7 +164,7 @@ class Walk:
     def is_split(self, block: tuple[int, int, int]) -> bool:
         """Return True if the path of a thread depends on its lane, except by election.
 
-        The threads of a warp then go separate ways.
+        If so, the threads of a warp take different paths.
 
         Args:
             block: the size of the blocks.
@@ -375,7 +376,7 @@ class _Compiler:
         return _Op(targets, compute, sources, each.guard, each.line)
 
     def _name(self, operand: Operand) -> str:
-        """Return the register of an operand; "" is never written, and thus unknown."""
+        """Return the register of an operand; "", a register without a value, if unsupported."""
         if isinstance(operand, Register) and not operand.negated:
             return operand.name
         if isinstance(operand, Special):

@@ -1,7 +1,7 @@
 """The work of a launch: tensor-core operations, bytes moved by TMA, and by loads and stores.
 
-Counted along the paths of threads through the PTX (`threads.py`), for every block whose path
-differs. Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction descriptor of
+The work is counted along the paths of threads through the PTX (`threads.py`), for every block whose
+path differs. Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction descriptor of
 `tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to 28). Boxes are
 in the plan's tensor maps.
 """
@@ -102,10 +102,10 @@ def _wanted(each: Instruction) -> Operand | bool:
 def _counts(launch: Launch, walk: Walk) -> Counter[Event]:
     """Return how many times the threads of a launch execute each counted instruction.
 
-    The first lane of each warp is followed, and one that is not elected.
+    The first lane of each warp is followed; if `elect.sync` matters, also as a lane not elected.
     """
     if walk.is_split(launch.block):
-        raise UnknownWayError("what single lanes of a warp do is not followed")
+        raise UnknownWayError("the lanes of a warp take different paths")
     total: Counter[Event] = Counter()
     lanes = ((1, 1), (0, _WARP - 1)) if "elect" in walk.depends else ((1, _WARP),)
     warps = list(_warps(launch))
@@ -142,7 +142,7 @@ def _blocks(launch: Launch, depends: frozenset[str]) -> Counter[tuple[tuple[str,
     if not any(name.startswith(("%ctaid", "%cluster")) for name in depends):
         return Counter({tuple(same.items()): math.prod(launch.grid)})
     if math.prod(launch.grid) > _MOST_BLOCKS:
-        raise UnknownWayError(f"more than {_MOST_BLOCKS:,} blocks go ways of their own")
+        raise UnknownWayError(f"more than {_MOST_BLOCKS:,} blocks may take different paths")
     found: Counter[tuple[tuple[str, int], ...]] = Counter()
     for z, y, x in itertools.product(*map(range, reversed(launch.grid))):
         place = (x, y, z)

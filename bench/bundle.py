@@ -1,9 +1,9 @@
 """Opening a bundle of 10,000 variants and selecting one, against reading its manifest's bytes.
 
 Both take turns in one process, with the file in the page cache. Reading is one `pread` of head,
-pages and catalog; selecting opens the file again, checks what it reads, finds one variant by name,
-parameters and target, and closes the file. Goals: at most 5 times as long; and loading that kernel
-reads no blobs but its record, its cubin and their bases.
+pages and catalog. Selecting opens the file again, checks the data that it reads, finds one variant
+by name, parameters and target, and closes the file. Goals: selecting takes at most 5 times as long
+as reading, and loading the kernel reads no blobs except its record, its cubin and their bases.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def foreign_bytes(data: bytes, entry: Entry) -> int:
 
 
 def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
-    """Make the bundle, and time in turn."""
+    """Make the bundle, and time reading, selecting and loading in turn."""
     path = place / "kernels.pallasc"
     make_bundle(path, options.variants)
     with open_bundle(path) as bundle:

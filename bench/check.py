@@ -1,17 +1,21 @@
 """`pallasc check`: which mutants of kernels it finds, and how long it takes.
 
-Goals: the artifact level finds at least 95 % of the mutants of `tests/check`, with a line of the
-function that is changed; it blames no unchanged kernel and no equivalent mutant; every deadlock
-ends within 10 s; JAX's `hopper_matmul`, 256 × 128 × 192, takes at most 30 s and a softmax of
-`f32[64, 4096]` at most 5 s on one core; a second check of a thousand unchanged variants takes at
-most 1.5 times as long as a build of them.
-Of the kernels of `docs/coverage.md`, at least 95 % of those that compile for sm_90a and for sm_100a
-give the numbers of their reference when executed, and everything that JAX compiles wrongly is
-found: counted from the results of `make coverage`.
+Goals:
 
-`--part` names some parts; `interpreter`, where JAX's interpreter checks the same mutants, only runs
-if it is named. `--store` names a folder for mutants and artifacts, so that an interrupted run
-continues there. `--subject` and `--most` choose kernels, and mutants of each operator and kernel.
+* The artifact level finds at least 95 % of the mutants of `tests/check`, with a line of the changed
+  function. It reports no unchanged kernel and no equivalent mutant.
+* Every deadlock is reported within 10 s.
+* JAX's `hopper_matmul`, 256 × 128 × 192, takes at most 30 s, and a softmax of `f32[64, 4096]` at
+  most 5 s, on one core.
+* A second check of a thousand unchanged variants takes at most 1.5 times as long as their build.
+* Of the kernels of `docs/coverage.md` that compile for sm_90a and for sm_100a, at least 95 % give
+  the numbers of their reference, and all that JAX compiles wrongly are found. These are counted
+  from the results of `make coverage`.
+
+`--part` chooses parts. The part `interpreter`, where JAX's interpreter checks the same mutants,
+only runs if it is named. `--store` names a folder for mutants and artifacts, so that an interrupted
+run continues there. `--subject` chooses kernels, and `--most` limits the mutants per operator and
+kernel.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ AGREE, COVERED = 95.0, ("sm_90a", "sm_100a")
 
 
 def measure_all(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
-    """Measure all parts but the interpreter, or those that `--part` names."""
+    """Measure the parts that `--part` names, by default all except the interpreter."""
     parts = options.part or ("mutants", "coverage", "times", "warm")
     folder = options.store or place
     folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +93,7 @@ def share(name: str, chosen: Sequence[Any], of: Sequence[Any], goal: float | Non
 def of_mutants(
     chosen: Sequence[Case], own: Sequence[Outcome], outcomes: Mapping[str, Outcome]
 ) -> list[Figure]:
-    """Return what is found of mutants that are not equivalent, and what else is blamed."""
+    """Return the shares of mutants that are found, and the number of false findings."""
     found = [o for o in own if o.found not in NOT_FOUND]
     inside = [o for o in found if o.in_function]
     for outcome in own:
@@ -119,7 +123,7 @@ def of_mutants(
 
 
 def of_interpreter(own: Sequence[Outcome]) -> list[Figure]:
-    """Return what JAX's interpreter finds of the same mutants."""
+    """Return the shares of the same mutants that JAX's interpreter finds."""
     stopped = [o for o in own if o.stopped]
     cannot = [o for o in own if o.found == "not checked" and not o.stopped]
     found = [o for o in own if o.found not in (*NOT_FOUND, *NOT_RUN)]
@@ -153,7 +157,7 @@ def of_coverage(results: Mapping[str, Any]) -> list[Figure]:
 
 
 def two_kernels(store: Store) -> list[Figure]:
-    """Time two kernels at the artifact level, in this process: in processor time."""
+    """Measure the processor time of two kernels at the artifact level, in this process."""
     import jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu as hopper
 
     from pallasc.specs.library.softmax import softmax

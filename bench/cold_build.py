@@ -1,6 +1,6 @@
-"""A cold build of 24 variants of the library against a script that compiles the same with JAX.
+"""A cold build of 24 variants of the library, against a script that compiles them with plain JAX.
 
-Goal: at most 1.05 times its time.
+Goal: the build takes at most 1.05 times as long as the script.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 """`pallasc.compile` against plain JAX, over the kernels of a test file of JAX, in one process.
 
 Usage: corpus.py TESTFILE, for example `tests/pallas/mosaic_gpu_test.py` of JAX's sources at the
-version that is installed. Its tests are run as far as their first call of a kernel with arrays,
-which is taken down and not run. Then each is compiled for sm_90a by `jax.jit(…).trace(…).lower(…)
-.compile()` and by `pallasc.compile`, from empty caches each time, first the one and then the other,
-the next kernel in the other order. What plain JAX refuses, as some tests want it, and what holds no
-kernel of Mosaic GPU is left out and counted.
+version that is installed. Each test runs until its first call of a kernel with arrays, which is
+recorded instead of executed. Each recorded kernel is compiled for sm_90a by
+`jax.jit(…).trace(…).lower(…).compile()` and by `pallasc.compile`, each time from empty caches; the
+order alternates from kernel to kernel. Kernels that plain JAX rejects, as some tests intend, and
+calls without a Mosaic GPU kernel are left out and counted.
 
-pallasc goes first in the process. JAX keeps the assembler that it found first, so plain JAX starts
-the same one afterwards. Otherwise pallasc would have XLA compile in a separate process. It also
-does so if the system has a CUDA toolkit of another version, or if libnvJitLink is loaded. That
-costs time, and the figures show whether it happened. To measure without it, put the toolkit of
-NVIDIA's wheel where JAX looks first: start Python with `-X PLACE`, where
+pallasc is the first in the process. JAX keeps the assembler that it found first, so plain JAX then
+uses the same assembler. Otherwise pallasc would have XLA compile in a separate process. It also
+does this if the system has a CUDA toolkit of another version, or if libnvJitLink is loaded. A
+separate process costs time, and the figures show if there was one. To measure without it, put the
+toolkit of NVIDIA's wheel where JAX looks first: start Python with `-X PLACE`, where
 `PLACE.runfiles/cuda_nvcc` and `PLACE.runfiles/rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc`
-are links to it.
+are links to the toolkit.
 
-Goals: at most 1.10 times plain JAX's time in sum and at the median; pallasc compiles all that JAX
-does.
+Goals: pallasc takes at most 1.10 times as long as plain JAX, in sum and at the median, and compiles
+all kernels that JAX compiles.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from pallasc.specs.gpus import Target, resolve_target
 TARGET = "sm_90a"
 GOAL = 1.10
 LEAST = 200
-"""With fewer kernels than this the figures say little."""
+"""Minimum number of kernels for meaningful figures."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A call that a test made: a function of arrays alone, and their shapes and types."""
+    """A recorded call: a function whose only arguments are arrays, and their shapes and types."""
 
     test: str
     function: Callable[..., Any]
@@ -65,7 +65,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of both."""
+    """Seconds that plain JAX and pallasc take for a kernel."""
 
     test: str
     plain_s: float
@@ -89,7 +89,7 @@ class Recorder:
         self._call: Any = None
 
     def made_by(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `jax.jit` or the like, whose functions are recorded."""
+        """Return `make` (`jax.jit` or similar) so that calls of its functions are recorded."""
 
         @functools.wraps(make)
         def made(*args: Any, **kwargs: Any) -> Any:
@@ -115,7 +115,7 @@ class Recorder:
     def first_call(self, test: unittest.TestCase) -> Any:
         """Run a test; return the function and the arguments of its first call, None without one.
 
-        JAX traces the test instead of running it, so that no data are made for its kernel.
+        JAX traces the test instead of running it, so that no input data are computed.
         """
         import jax
 
@@ -135,7 +135,7 @@ class Recorder:
 def loaded(
     file: Path, target: Target, made_by: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[list[unittest.TestCase]]:
-    """Yield the tests of a file, mixed, which see a GPU and make their kernels with `made_by`."""
+    """Yield the shuffled tests of a file; they see a GPU and make their kernels with `made_by`."""
     import jax
     from jax._src import test_util, xla_bridge
     from jax.experimental import pallas
@@ -179,7 +179,7 @@ def _tests_in(file: Path) -> Iterator[unittest.TestCase]:
 
 
 def captured(recorder: Recorder, tests: Sequence[unittest.TestCase]) -> Iterator[Kernel]:
-    """Run the tests as far as their first calls; yield these."""
+    """Run the tests until their first calls, and yield these calls."""
     for test in tests:
         call = recorder.first_call(test)
         if call is not None:
@@ -187,7 +187,7 @@ def captured(recorder: Recorder, tests: Sequence[unittest.TestCase]) -> Iterator
 
 
 def kernel_of(test: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Kernel:
-    """Make arrays the only arguments; whatever else a call was given stays as it is."""
+    """Return a call as a function of its arrays; its other arguments are fixed."""
     import jax
     import numpy
 
@@ -206,7 +206,7 @@ def kernel_of(test: str, function: Callable[..., Any], args: Any, kwargs: Any) -
 
 
 def plain(kernel: Kernel, target: Target) -> None:
-    """Compile as JAX's documentation has it."""
+    """Compile as JAX's documentation describes it."""
     import jax
 
     device = devices_for(target)[0]
@@ -239,7 +239,7 @@ def timed_alone(
 def compare(
     kernels: Iterable[Kernel], count: int, target: Target
 ) -> tuple[list[Timing], Counter[str]]:
-    """Time up to `count` kernels; return the timings, and how many were left out, by reason."""
+    """Time up to `count` kernels; return the timings, and the number left out for each reason."""
     timings: list[Timing] = []
     left_out: Counter[str] = Counter()
     for kernel in kernels:

@@ -1,7 +1,7 @@
 """A dask cluster of two workers on this machine, against two processes (`--jobs 2`).
 
-The library mix is built by both in turn, each time into an empty store; the cluster runs already.
-Goal: at least 0.9 times as fast, in the median. Measure on a machine that does nothing else.
+Both build the library mix in turn, each time into an empty store. The cluster is already running.
+Goal: in the median, the cluster is at least 0.9 times as fast. Measure on an idle machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Fuzz the C library and the extension: the reader of flat plans, calls of XLA, calls of Python.
 
-`tests/runtime/native_fuzz.py` describes the inputs, and the tests run some of them. This runs many:
-`--mutations` changed flat plans, `--sites` call sites of XLA, and `--kernels` kernels of the
-extension, of the artifacts of a store (`--store`, else the library is built). Goals: no finding of
-a sanitizer, crash or hang; at most a second for one input, and half a gigabyte of memory. A plan
-that led to a finding is kept in `--findings`.
+`tests/runtime/native_fuzz.py` describes the inputs, and the tests run some of them. This script
+runs many: `--mutations` changed flat plans, `--sites` call sites of XLA, and `--kernels` kernels of
+the extension. They are made from the artifacts of a store (`--store`; by default the library is
+built). Goals: no sanitizer finding, crash or hang; at most a second per input, and half a gigabyte
+of memory. Plans that led to a finding are kept in the folder `--findings`.
 """
 
 from __future__ import annotations

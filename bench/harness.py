@@ -1,4 +1,4 @@
-"""The frame of every benchmark: options, timings in turn, figures with goals, `--json`, `--check`.
+"""Code shared by all benchmarks: options, timings in turn, figures with goals.
 
 A figure is a ratio to a rival that was measured in the same run, so that a busy machine slows both.
 """
@@ -63,14 +63,15 @@ def run_benchmark(
     positional: str | None = None,
     **options: Any,
 ) -> int:
-    """Parse the command line, measure, and print the figures; 1 if `--check` misses a goal.
+    """Parse the command line, measure, and print the figures; return 1 if `--check` finds a miss.
 
     Args:
         description: the docstring of the benchmark.
         measure: gets the options and an empty folder, and returns the figures.
         positional: name of a path to pass.
-        options: other options by name. A default of False makes a flag, a tuple an option that may
-            be repeated, with these choices if there are any; `Path` makes a path without a default.
+        options: other options, with their defaults by name. False stands for a flag; a tuple for an
+            option that may be repeated, with these choices, if any; `Path` for a path without a
+            default.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -121,12 +122,12 @@ def say(text: str) -> None:
 def in_turn(
     works: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True
 ) -> Times:
-    """Call each work in turn, `rounds` times; return the seconds that they return.
+    """Call each work in turn, `rounds` times; return the seconds that the works return.
 
     Args:
         works: the works by name.
-        rounds: how often.
-        warm_up: add a round before, which does not count: it writes bytecode and reads from disk.
+        rounds: number of calls of each.
+        warm_up: first run a round that is not counted, to write bytecode and read from disk.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds + warm_up):

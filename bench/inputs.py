@@ -113,7 +113,7 @@ def fill(store: Store, spec: Path, *, compiled: int = 1) -> list[Variant]:
     """Compile the first variants of a spec, and copy the first one's results for the others.
 
     The copies have other keys and other bytes in every blob, so that a build reads, checks and
-    hashes as much for each as for one that was compiled.
+    hashes as much for a copy as for a compiled variant.
     """
     variants = expand(load_yaml(spec))
     report = build(variants[:compiled], store=store)
@@ -139,8 +139,8 @@ def write_mix(folder: Path, count: int) -> Path:
 def plain_jax(place: Path, variants: Sequence[Variant]) -> Callable[[], float]:
     """Return a function that compiles variants in one process with JAX alone, and times it.
 
-    The process imports JAX once, calls its ahead-of-time compilation for each variant with the same
-    assembler, and extracts, checks and keeps nothing.
+    The process imports JAX once, and calls its ahead-of-time compilation for each variant, with the
+    same assembler. It extracts, checks and stores nothing.
     """
     (place / "variants.pickle").write_bytes(pickle.dumps(variants))
     (place / "rival.py").write_text(RIVAL)

@@ -1,8 +1,8 @@
-"""Build every kernel that JAX has for Mosaic GPU, over its tunings, and record the results.
+"""Build JAX's own Mosaic GPU kernels with all their tunings, and record the results.
 
-Usage: jax_tuning.py [FILE]. `examples/jax_tuning.yaml` is built by one process into a new store.
-FILE, bench/results/jax_tuning.json by default, gets a row for each variant under the version of
-JAX; rows of other versions stay. Exits 1, and writes nothing, if a variant fails.
+Usage: jax_tuning.py [FILE]. One process builds `examples/jax_tuning.yaml` into a new store. FILE
+(default: bench/results/jax_tuning.json) gets a row for each variant under the version of JAX; rows
+of other versions stay. If a variant fails, nothing is written, and the exit code is 1.
 """
 
 from __future__ import annotations

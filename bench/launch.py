@@ -1,16 +1,17 @@
 """The cost of a launch on the stand-in driver: a kernel with four arrays, against the raw call.
 
-`cuLaunchKernelEx` of the stand-in returns at once, so only the way to it is timed. The raw call is
-`cuda.bindings` with parameters, configuration and function ready. Arrays are pallasc's own device
-arrays, objects with `__cuda_array_interface__`, and CUDA tensors of torch if torch with CUDA 13 is
-installed, on a stand-in of the CUDA runtime. `plain: …` are launches without the C library. JAX
-runs the kernel inside `jit` on the CPU, with the handler in C and with the Python callback; a
-launch costs the difference of programs with many launches and with one.
+`cuLaunchKernelEx` of the stand-in returns at once, so only the code before it is timed. The raw
+call is `cuLaunchKernelEx` of `cuda.bindings`, with parameters, configuration and function ready.
+Arrays are pallasc's own device arrays, objects with `__cuda_array_interface__`, and CUDA tensors of
+torch if torch with CUDA 13 is installed, on a stand-in of the CUDA runtime. `plain: …` are launches
+without the C library. JAX runs the kernel inside `jit` on the CPU, with the handler in C and with
+the Python callback. The cost of a launch is the difference between programs with many launches and
+with one, per launch.
 
-Goals in raw calls, for tensors: unchecked at most 2, checked 3, an operator of torch that allocates
-10; without the C library, no goal. With 2,048 sets of addresses in turn, a launch takes at most 1.5
-times as long as with 512; a call that allocates takes with `stream=` at most twice as long as
-without; JAX's handler a fifth of the callback.
+Goals for tensors, in raw calls: at most 2 unchecked, 3 checked, and 10 for a torch operator that
+allocates. With 2,048 sets of addresses in turn, a launch takes at most 1.5 times as long as with
+512. A call that allocates takes with `stream=` at most twice as long as without. JAX's handler
+takes at most a fifth of the callback's time. Launches without the C library have no goal.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ sys.path.append(str(TESTS))
 REPEATS = 150
 ADDRESS_SETS = (512, 2048)
 LAUNCHES = 33
-"""Launches of JAX's longer program."""
+"""Number of launches in JAX's longer program."""
 TEXT = "f32[4, 64]"
 GOALS = {
     "torch: unchecked / raw": 2.0,
@@ -99,7 +100,7 @@ def one_way(environment: dict[str, str], kind: str, rounds: int, prefix: str) ->
 
 
 class Timer:
-    """Times things in turn and often, in slices that a busy machine does not always disturb."""
+    """Times works in turn and often, in slices so short that a busy machine leaves some alone."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
@@ -179,7 +180,7 @@ def pointers(timer: Timer, kind: str) -> None:
 
 
 def raw() -> Callable[[], object]:
-    """Return the call of cuda.bindings alone, with everything ready."""
+    """Return the bare call of cuda.bindings, with its arguments ready."""
     from pallasc.runtime.calls.plain import Parameters, launch_config, ready_function
     from pallasc.runtime.device.devices import get_device, open_driver
 

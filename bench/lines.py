@@ -1,9 +1,9 @@
 """Source lines of the kernels of the coverage table.
 
 Each kernel of tests/coverage is built, and compiled again with locations, for one of its
-architectures, or with `--all` for each. Machine code has to be the same byte for byte: otherwise
-there are no lines, and the variant is counted as different. XLA's own kernels have no user's line,
-and are counted separately. A whole run takes an hour or two; `--step N` takes one of N variants.
+architectures, or with `--all` for each. If the machine code is not the same byte for byte, there
+are no lines, and the variant is counted as different. XLA's own kernels have no user's lines, and
+are counted separately. A whole run takes an hour or two; `--step N` takes every Nth variant.
 
 Goals: no variant is different; 95 % of the instructions of Mosaic's kernels have a user's line.
 """
@@ -44,7 +44,7 @@ def chosen(*, every: bool) -> list[Variant]:
 
 
 def count(variants: Sequence[Variant], store: Store, jobs: int, counts: Counter[str]) -> None:
-    """Count kernels and instructions with and without lines, of the variants that compile."""
+    """Count the kernels and instructions of the variants that compile, with and without lines."""
     report = build(variants, store=store, options=Options(jobs=jobs, timeout_s=300))
     compiled = [
         Compiled(result.variant, result.artifact, result.action_key)

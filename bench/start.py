@@ -1,7 +1,7 @@
 """The time from the start of a process until its first kernel is launched, against `import jax`.
 
-A process imports pallasc, opens an artifact, allocates three arrays and launches, on the stand-in
-driver, which takes no time: this times Python. Goal: at most a third of `import jax`.
+A process imports pallasc, opens an artifact, allocates three arrays and launches. The stand-in
+driver takes no time, so only Python is timed. Goal: at most a third of the time of `import jax`.
 """
 
 from __future__ import annotations

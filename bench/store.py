@@ -1,8 +1,8 @@
 """A verified hit of 64 kB, a miss, and a put.
 
 Goal: a verified hit takes at most 1.25 times as long as reading the same bytes and hashing them
-with plain Python. Both read another file each time, since the second read of a file finds its bytes
-in the CPU's caches.
+with plain Python. Each read is of another file, because a second read of a file would find its
+bytes in the CPU's caches.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def file_of(store: Store, key: str) -> str:
 
 
 def read_and_hash(path: str) -> str:
-    """Do the same with plain Python."""
+    """Read and hash the same bytes with plain Python."""
     with open(path, "rb") as file:
         return hashlib.sha256(file.read()).hexdigest()
 

@@ -1,9 +1,9 @@
 """Proofs of the store at full length: kills, failing system calls, damage, races.
 
-Each is a program of `tests/cache/programs/`, which the tests run with small counts. The counts here
-are small too; `--full` takes hours on a small machine: 10,000 kills, 1,000 cases of failing system
-calls, 100,000 damaged files, 1,000,000 operations of 64 processes, 16 processes that need the same
-20 keys. Everything that is wrong is printed. Goal: nothing is.
+Each proof is a program of `tests/cache/programs/`, which the tests run with small counts. By
+default, the counts here are small, too. `--full` takes hours on a small machine: 10,000 kills,
+1,000 cases of failing system calls, 100,000 damaged files, 1,000,000 operations of 64 processes, 16
+processes that need the same 20 keys. All errors are printed. Goal: there are none.
 """
 
 from __future__ import annotations

@@ -1,25 +1,25 @@
-"""JAX's own tests of Mosaic GPU kernels, executed by the emulator, judged by JAX's assertions.
+"""JAX's own tests of Mosaic GPU kernels, with kernels executed by the emulator.
 
 Usage: sweep.py CHECKOUT, the sources of JAX at the version that is installed. Each test of
-`tests/pallas/mosaic_gpu_test.py` runs in its own process, for sm_90a and for sm_100a. A call of a
-kernel with arrays is compiled by `pallasc.compile`, executed by `pallasc.emulate`, and its results
-go back to the test. Everything else a test computes, JAX computes on the CPU.
+`tests/pallas/mosaic_gpu_test.py` runs in its own process, for sm_90a and for sm_100a. When a test
+calls a kernel with arrays, `pallasc.compile` compiles the kernel, `pallasc.emulate` executes it,
+and the test gets the results. JAX computes everything else on the CPU.
 
 Each test ends as one of these:
 
 * right: kernels were executed, and the test passes;
 * wrong: kernels were executed, and the test fails, or the emulator reports a fault;
 * unsupported: the emulator does not support an instruction, or pallasc cannot launch a step;
-* refused by JAX: JAX does not compile the kernel, as some tests want it;
+* refused by JAX: JAX does not compile the kernel, as some tests intend;
 * no kernel: the test calls no kernel with arrays;
-* explained: it fails for a reason in `EXPLAINED`, which is not a fault of the emulator;
+* explained: the test fails for a reason in `EXPLAINED`, which is not a fault of the emulator;
 * skipped: the test is for another GPU;
 * stopped: the test took longer than `--limit`.
 
 `--target` names another GPU, `--k` a regular expression for names of tests, `--cases` the number of
 cases of each test (0 for all), and `--limit` the seconds for one test.
 
-Goals: nothing is wrong, and no instruction blocks more than two tests.
+Goals: no test is wrong, and no unsupported instruction blocks more than two tests.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ STATES = (
     *("no kernel", "explained", "skipped", "stopped"),
 )
 EXPLAINED = {
-    "test_profiler.*|test_line_info": "looks at a profile or dump that only JAX writes",
-    "test_griddepcontrol_multi_kernel": "looks at a dump that only JAX writes",
-    "test_copy_gmem_to_smem_clamped_arrivals1": "copies past the end of an array, and is told so",
+    "test_profiler.*|test_line_info": "reads a profile or dump that only JAX writes",
+    "test_griddepcontrol_multi_kernel": "reads a dump that only JAX writes",
+    "test_copy_gmem_to_smem_clamped_arrivals1": "copies past the end of an array, which is a fault",
     "test_copy_gmem_to_smem_predicate": "deadlocks with JAX 0.12: its predicate covers the arrival",
-    "test_realistic_matmul": "expects the bits of a product that CPUs round otherwise, by 1 ulp",
+    "test_realistic_matmul": "expects exactly a product that CPUs round differently, by 1 ulp",
     "test_cluster_launch_control[45]": "both blocks ask for work, as before `collective_axes`",
 }
-"""Tests that fail for a reason that was looked into; each says what the test does."""
+"""Tests that fail for a known reason: what each of them does."""
 
 
 class Outcome(NamedTuple):
-    """End of one test: one of `STATES`, and the reason where there is one."""
+    """End of one test: one of `STATES`, and the reason, if any."""
 
     test: str
     state: str
@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
 
 
 class Emulated:
-    """`jax.jit` and the like, whose functions compile for the target and run in the emulator."""
+    """Replaces `jax.jit` and similar: functions compile for the target and run in the emulator."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -88,7 +88,7 @@ class Emulated:
         self.error: BaseException | None = None
 
     def made_by(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `make`, with functions that run in the emulator."""
+        """Return `make` so that its functions run in the emulator."""
 
         @functools.wraps(make)
         def made(*args: Any, **kwargs: Any) -> Any:
@@ -225,7 +225,7 @@ def sweep(file: Path, target: Target, options: argparse.Namespace) -> Iterator[O
 
 
 def _few_cases(tests: list[unittest.TestCase], most: int) -> list[unittest.TestCase]:
-    """Return at most so many cases of each parameterized test; 0 for all."""
+    """Return at most `most` cases of each parameterized test; 0 for all."""
     seen: Counter[str] = Counter()
     chosen = []
     for test in tests:
@@ -285,7 +285,7 @@ def _restart(toolkit: Path) -> None:
 
 
 def figures(arch: str, outcomes: list[Outcome]) -> list[Figure]:
-    """Return the counts of one architecture, and what blocks tests."""
+    """Return the counts of one architecture, and the reasons that block tests."""
     counts = Counter(each.state for each in outcomes)
     found = [
         Figure(f"{arch}: {state}", counts[state], goal=0 if state == "wrong" else None)

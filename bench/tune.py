@@ -1,16 +1,17 @@
 """Tuned kernels: `tune pick` and `tune plan` on published data, `tune run`, look-ups, Tokamax.
 
-Without `--part` all parts run whose data are there:
+Without `--part`, all parts run whose data are available:
 
-* pick: how few configurations are enough on the times of AutoHeuristic's data sets for PyTorch
-  (AlnisM/autoheuristic-datasets, commit 3ed2bc4; `--autoheuristic` names the folder with its zip
-  files). Some times choose, and others of the same pairs judge. Goals: a quarter of the
-  configurations loses at most 3 % of geometric mean over the best of each shape.
-* pruning: what `tune plan` drops of the configurations that Tokamax 0.0.17 tries, judged by its
-  published winners, and of the tunings of JAX's kernels (`results/tune_pruning.json`). Goals: at
-  least half is dropped, and no winner. Shapes were sampled in the order of their SHA-256; `fit` was
-  used to fit `tuning/plan.py`, `judge` and `later` were not. A winner is kept if the artifact of
-  its configuration is in the job.
+* pick: the number of configurations that are enough for the times of AutoHeuristic's data sets for
+  PyTorch (AlnisM/autoheuristic-datasets, commit 3ed2bc4; `--autoheuristic` names the folder with
+  its zip files). The configurations are chosen by some times of each pair, and judged by the
+  others. Goal: with a quarter of the configurations, the geometric mean over the shapes is at most
+  3 % above the best configuration of each shape.
+* pruning: the configurations that `tune plan` drops, of those that Tokamax 0.0.17 tries, judged by
+  its published winners, and of the tunings of JAX's kernels (`results/tune_pruning.json`). Goals:
+  at least half of them are dropped, and no winner. Shapes were sampled in the order of their
+  SHA-256. The sample `fit` was used to fit `tuning/plan.py`; `judge` and `later` were not. A winner
+  is kept if the artifact of its configuration is in the job.
 * faults, lookup, tokamax: see `tune_faults.py`, `tune_lookup.py`, and `tune_tokamax.py`.
 """
 
@@ -107,7 +108,7 @@ def pick_few(times: Times, names: Sequence[str]) -> Chosen:
 
 
 def lost(times: Times, chosen: Chosen) -> Iterator[float]:
-    """Yield what each shape loses, as a logarithm, by the other times of each pair."""
+    """Yield the logarithm of each shape's loss, by the other times of each pair."""
     for tried, use in zip(times.values(), chosen.of_key, strict=True):
         if use is not None:
             medians = {name: statistics.median(ms[1:]) for name, ms in tried.items()}
@@ -117,7 +118,7 @@ def lost(times: Times, chosen: Chosen) -> Iterator[float]:
 class Pruned(NamedTuple):
     """Counts of some keys: points, points kept, keys with a winner, winners kept.
 
-    `chance` is how many winners as many artifacts would keep if they were drawn at random.
+    `chance` is the expected number of winners kept if as many artifacts were drawn at random.
     """
 
     points: int
@@ -133,7 +134,7 @@ def total(rows: Sequence[Pruned]) -> Pruned:
 
 
 def pruning(_: argparse.Namespace, __: Path) -> Iterator[Figure]:
-    """Yield how many points are dropped, and how many published winners are kept."""
+    """Yield the share of dropped points, and the number of published winners that are kept."""
     records = json.loads(RECORDS.read_text(encoding="utf-8"))
     facts = []
     for number, (spill, smem, _, waves, _, _, mbarriers, *_) in enumerate(records["artifacts"]):

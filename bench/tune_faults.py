@@ -1,14 +1,14 @@
 """Faults and kills of `pallasc tune run`, on the stand-in driver.
 
-Each of `--fault-runs` runs has a job of a few points with made-up times, each 5 % slower than the
-next, with noise. Some points hang, end, fail with an illegal address, or give wrong results, at a
-random launch; and the run itself is killed by SIGKILL or SIGTERM at some moments, with or without a
-torn line, and started again. A result may be wrong in one element that no reference value covers;
-then the first point that gives a result gives the right one.
+Each of `--fault-runs` runs has a job of a few points with invented times, each 5 % slower than the
+next, with noise. At a random launch, some points hang, exit, fail with an illegal address, or give
+wrong results. The run itself is killed by SIGKILL or SIGTERM at random moments, with or without a
+truncated line, and started again. A result may be wrong only in an element that no reference value
+covers; in that case, the first point with a result gives the right one.
 
 Goals: no result is lost, and no wrong point wins. A result is lost if a line that was on disk is
-gone, a round is missing or there twice, or a point without a fault has failed. A winner is wrong if
-another point that did not fail is faster.
+gone, a round is missing or recorded twice, or a point without a fault has failed. A winner is wrong
+if another point that did not fail is faster.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _NO_REFERENCE = 7
 
 
 class Plan(NamedTuple):
-    """The events of a run: what kernels do, faults by point, points by speed, ends of the run."""
+    """The events of a run: behavior of kernels, faults by point, points by speed, its ends."""
 
     kernels: Mapping[str, Mapping[str, Any]]
     faults: Mapping[str, str]
@@ -108,7 +108,7 @@ def is_standard(kernel: Mapping[str, Any]) -> bool:
 
 
 def draw_end(source: random.Random) -> str:
-    """Draw a signal, when it comes, and how much of a line is torn off."""
+    """Draw a signal, its time, and how much of a line is truncated."""
     if source.random() < 0.2:
         return f"SIGTERM:{source.randint(2, 30)}"
     torn = f":{source.randint(1, 60)}" if source.random() < 0.5 else ""
@@ -116,7 +116,7 @@ def draw_end(source: random.Random) -> str:
 
 
 def play(job: Path, folder: Path, plan: Plan) -> Iterator[str]:
-    """Run a job with a plan, to its end; yield what is wrong."""
+    """Run a job with a plan, to its end; yield the errors."""
     output, kept = folder / "results.jsonl", b""
     environment = tuned_jobs.environment(folder, plan.kernels)
     command = tuned_jobs.command(job, output, "--timeout", str(_TIMEOUT_S))

@@ -1,15 +1,15 @@
 """The cost of a table at launch, on the stand-in driver.
 
-Two bundles are launched in turn: one with one, two or three variants of each shape, of which rows
-choose one, and one that has the chosen variants only, without a table. Goals: the first launch of a
+Two bundles are launched in turn. One has one, two or three variants of each shape, of which a row
+chooses one. The other has only the chosen variants, without a table. Goals: the first launch of a
 shape takes at most 300 ns longer with the table, as the median over shapes, and no later launch
-asks the table. The very first launch of a kernel is left out: it indexes all rows, and its cost for
-each variant of the kernel is a separate figure.
+looks into the table. The very first launch of a kernel is left out: it indexes all rows, and its
+cost for each variant of the kernel is a separate figure.
 
-Kernels without a table only look at variants for the arrays of a call, too: with 600 variants the
-first launch of a shape takes at most 1.5 times as long as with 10.
+Kernels without a table also look only at variants for the arrays of a call. Goal: with 600
+variants, the first launch of a shape takes at most 1.5 times as long as with 10.
 
-Cubins are loaded before, and the chosen artifacts are read, as that is the same on both sides.
+Cubins are loaded and the chosen artifacts are read before, because this is the same on both sides.
 Kernels come from `tests/runtime/`; the driver is a stand-in that answers at once. Times are
 processor time, so that other programs of the machine do not count.
 """
@@ -35,7 +35,7 @@ TESTS = ROOT / "tests" / "runtime"
 
 _MOST_NS = 300
 _SHAPES = {"8": (40, 8), "64": (5, 64)}
-"""By the shapes of each: kernels, and shapes."""
+"""For each figure: the number of kernels, and of shapes of each kernel."""
 _VARIANTS = (1, 2, 3)
 _LATER = 2_000
 _GPU = "Stand-in H100"
@@ -91,7 +91,7 @@ def _without_table(rounds: Sequence[dict[str, float]]) -> Iterator[Figure]:
 
 
 def _measure(kernels: int, shapes: int, variants: int) -> dict[str, Any]:
-    """Return nanoseconds of first launches, and how often later ones asked for rows."""
+    """Return nanoseconds of first launches, and how often later launches looked into the table."""
     import made
 
     from pallasc.runtime.opening import open_bundle
@@ -130,7 +130,7 @@ def _measure(kernels: int, shapes: int, variants: int) -> dict[str, Any]:
 
 
 def _measure_without(count: int) -> float:
-    """Return nanoseconds of the first launch of a shape, for a kernel with so many variants."""
+    """Return nanoseconds of the first launch of a shape, for a kernel with `count` variants."""
     import made
     from tuned_bundles import item
 
@@ -183,7 +183,7 @@ def _bundles(folder: Path, sizes: Sequence[int], variants: int) -> list[Path]:
 
 
 def _asked(kernel: Any, arrays: dict[int, Any]) -> int:
-    """Return how many later launches ask the table."""
+    """Return the number of later launches that look into the table."""
     from pallasc.runtime.matching.tuned import Selector
 
     select, asked = Selector.select, []

@@ -1,9 +1,9 @@
 """Tokamax's Mosaic GPU kernels, imported and compiled: counts, times, a bundle.
 
 Every entry of the installed Tokamax's tables that has a configuration is compiled with it. A fixed
-sample is compiled from empty caches by plain JAX and by `pallasc.compile`, in turn and in one
-process, both with the assembler that pallasc found (`corpus.py` says why). Goals: all compile; at
-most 1.15 times JAX's time, over 50 kernels.
+sample of 50 kernels is compiled from empty caches by plain JAX and by `pallasc.compile`, in turn
+and in one process, both with the assembler that pallasc found (`corpus.py` explains why). Goals:
+all entries compile, and pallasc takes at most 1.15 times as long as JAX for the sample.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def in_fixed_order(variant: Variant) -> bytes:
 
 
 def counted(results: Sequence[VariantResult]) -> list[Figure]:
-    """Count the entries that compile, and print why others do not."""
+    """Count the entries that compile, and print the errors of the others."""
     for result in results:
         if result.error is not None:
             say(f"{result.variant.id}: {str(result.error).splitlines()[0]}")

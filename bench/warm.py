@@ -1,8 +1,8 @@
 """`pallasc warm` against compiling in the program, and starts with an empty and a full cache.
 
-Ten programs: those of `tests/xla_client/programs` in two sizes each. They start on XLA's CUDA
-client with the stand-in driver, which takes no time. Goals: with a full cache, a program compiles 0
-modules; `warm` takes at most 1.1 times as long as JAX itself, in the sum of all programs.
+There are ten programs: five of `tests/xla_client/programs`, in two sizes each. They start on XLA's
+CUDA client with the stand-in driver, which takes no time. Goals: with a full cache, a program
+compiles no modules; over all programs, `warm` takes at most 1.1 times as long as JAX itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SIZES = {
     "settings": ("(8", "(16", "f64[8]", "f64[16]"),
     "attention": ("(1, 256, 2, 64)", "(1, 512, 2, 64)", "[1, 256, 2, 64]", "[1, 512, 2, 64]"),
 }
-"""For each program, a text and what replaces it in the second size; then the same in the spec."""
+"""For each program: a text and its replacement in the second size, then the same for its spec."""
 
 
 def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
@@ -71,7 +71,7 @@ def _programs(folder: Path, *, second: bool) -> Path:
     """Write the programs and their spec in one of the two sizes; return the folder."""
     folder.mkdir()
     source = ROOT / "tests" / "xla_client" / "programs"
-    # The last programs need libraries, and are not run.
+    # The last programs need other libraries, and are not run.
     spec = (source / "programs.yaml").read_text().partition("  - name: product\n")[0]
     for program, (text, other, in_spec, other_in_spec) in SIZES.items():
         code = (source / f"{program}.py").read_text()

@@ -1,7 +1,7 @@
-"""`pallasc check` of a thousand unchanged variants, against a build of them.
+"""`pallasc check` of a thousand unchanged variants, against their build.
 
-Goal: at most 1.5 times as long. The first variant is checked, and its results are copied for the
-others.
+Goal: the check takes at most 1.5 times as long. To prepare, the first variant is checked, and its
+results are copied for the others.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """From saving a file to the report line of `pallasc build --watch`, against a separate build.
 
-A copy of the library's kernel `add` is edited twenty times while a watch runs. Half the edits add
-a comment, the rest change the size of its blocks, each to a size that no store has. Timed is the
-user's wait: from the rename that saves the file until the variant's line has come through the pipe.
-The next edit comes after a pause, as from a person; a watch needs about the start of JAX to get its
-next process ready, and some edits do not wait for that.
+A copy of the library's kernel `add` is edited twenty times while a watch runs. Half of the edits
+add a comment. The others change the kernel's block size, each to a size that no store has. The
+user's wait is timed: from the rename that saves the file until the variant's line has come through
+the pipe. After most edits there is a pause, as a person would make, in which the watch starts JAX
+in its next process; some edits come without a pause.
 
-Goals: at most a second in the median, for a kernel that compiles in at most 0.4 s.
+Goal: at most a second in the median after a pause, for a kernel that compiles in at most 0.4 s.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def edited(source: str, number: int) -> tuple[str, str]:
         return f"{source}\n# edit {number}\n", "comments"
     size, threads = SIZES[number // 2 % len(SIZES)], number // 2 // len(SIZES)
     text = re.sub(r"block_size: int = \d+", f"block_size: int = {size}", source)
-    # Sizes run out before edits do; another constant in the sum is another kernel as well.
+    # There are more edits than sizes, but another constant in the sum also makes another kernel.
     return re.sub(r"y_gmem\[elements\].*", f"y_gmem[elements] + {threads}.0", text), "block size"
 
 
 def time_edit(kernel: Path, source: str, lines: Iterator[str]) -> tuple[float, str, float]:
-    """Save a version; return the time to its line, its status, and its seconds."""
+    """Save a version; return the time until its line, and the status and seconds in the line."""
     began_s = time.perf_counter()
     save(kernel, source)
     for line in lines:

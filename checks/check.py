@@ -200,7 +200,7 @@ progress."""
 
 
 class Asking(NamedTuple):
-    """A variant that needs a result, and notes if the result holds only for some sizes."""
+    """A variant that needs a result; `notes` has the sizes if the result holds only for some."""
 
     candidate: Candidate
     notes: tuple[str, ...] = ()

@@ -324,8 +324,8 @@ class Origin(NamedTuple):
         others: if nothing wrote the element, the instructions that wrote other elements of its
             array.
         unread: if nothing wrote the array, the instructions that wrote memory that was never read.
-        elsewhere: the kernels of the sources that are in another kernel, by the instruction's
-            identity.
+        elsewhere: for each of the `sources` in another kernel, that kernel, by the identity of the
+            source's instruction.
     """
 
     writer: Writer | None

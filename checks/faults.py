@@ -1,7 +1,7 @@
 """Turns faults, deadlocks and races of an emulation into findings with their PTX lines.
 
-The history of each warp around them has the nearby synchronization: missing synchronization cannot
-be shown, but its neighbors can.
+Each finding shows the synchronization near it in the history of its warps: missing synchronization
+cannot be shown, but its neighbors can.
 """
 
 from __future__ import annotations

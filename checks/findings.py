@@ -88,8 +88,9 @@ class Finding:
         ptx_line: its line of the PTX, 0 for none.
         places: other places that take part: the write that a read races with, the threads that
             wait.
-        subject: distinguishes it from other findings of its rule at its line, such as the affected
-            result or memory; findings share it if only the numbers in their messages differ.
+        subject: what the finding is about, such as the affected result or memory. It separates
+            findings of one rule at one line. Findings whose messages differ only in numbers have
+            the same subject.
     """
 
     rule: str
@@ -113,10 +114,10 @@ class LevelResult:
         level: the name of the level.
         status: `found` if and only if there are findings other than notes.
         findings: what is wrong, and notes.
-        reason: why the level did not check it; "" otherwise.
-        stopped: the level did not check it because it was stopped or failed: time, memory, a crash,
-            an error in the user's reference. Such a result is not stored, and the command does not
-            end with 0.
+        reason: why the level did not check the variant; "" if it did.
+        stopped: the level did not check the variant because the level was stopped or failed: time,
+            memory, a crash, an error in the user's reference. Such a result is not stored, and the
+            command does not end with 0.
         seconds: duration in seconds.
         notes: the scope of the result if it is not the whole variant: "for m=128, n=128".
     """
@@ -232,14 +233,14 @@ OTHER_KIND = Rule(
     "other-kind",
     "The reference returns numbers of another kind than the kernel, such as floating-point numbers "
     "for integers.",
-    "They are compared by value. If that is intended, convert the result in the reference; a "
-    "reference in another precision needs no conversion.",
+    "They are compared by value. If the other kind is intended, convert the result in the "
+    "reference; a different precision needs no conversion.",
 )
 UNINITIALIZED = Rule(
     "uninitialized-read",
     "A result depends on memory that was never written.",
-    "In a check, such memory holds NaN, or other values in each run. Write it first, or wait for "
-    "the copy that writes it.",
+    "In a check, such memory holds NaN, or values that differ between schedules. Write it first, "
+    "or wait for the copy that writes it.",
 )
 OUT_OF_BOUNDS = Rule(
     "out-of-bounds",
@@ -310,8 +311,8 @@ DEPENDS_ON_ORDER = Rule(
     "depends-on-order",
     "A result depends on the order in which blocks or warps run.",
     "A GPU runs blocks in any order, so the result may change from run to run. Let each block "
-    "write a part of its own, or combine parts in a fixed order. If any order is right, as of the "
-    "elements of a list, --schedules 1 does not compare them.",
+    "write a part of its own, or combine parts in a fixed order. If any order is right, as in a "
+    "list of unordered entries, use --schedules 1: then no schedules are compared.",
 )
 MISALIGNED = Rule(
     "misaligned",
@@ -439,8 +440,8 @@ def _is_asynchronous(finding: Finding) -> bool:
 def _what_of(finding: Finding) -> object:
     """Return the key of a finding's subject and location.
 
-    Without a source line, the opcode is the key, which unrolled loops repeat. Without an
-    instruction as well, only the message distinguishes findings.
+    Without a source line, the opcode is the key, which unrolled loops repeat. If there is no
+    instruction either, only the message distinguishes findings.
     """
     own = _line(finding.location)
     places = tuple(line for place in finding.places if (line := _line(place.location)))

@@ -196,7 +196,7 @@ NAME = "interpreter"
 _LOOK_S = 0.2
 """A deadlock is reported after three samples, so within a second."""
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
-_ENDED = "the error ended the kernel; races that only its rest shows may be missing"
+_ENDED = "the error ended the kernel; races in the rest of it may be missing"
 
 
 def run(subject: Subject, options: Options) -> LevelResult:

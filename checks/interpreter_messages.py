@@ -74,8 +74,8 @@ _ASYNCHRONOUS = re.compile(r"\s*(?:\w+\.)*((?:async_)?copy_\w+|wgmma|tcgen05_\w+
 _ARRAY = re.compile(r"\s*(\w+)(?:\.at)?\[")
 _COPIED_IN = (
     "If the read uses the copied data, barrier_wait is missing between them. If the copy "
-    "overwrites data read before: JAX's interpreter wants commit_smem() between them, even where a "
-    "barrier orders them on a GPU. `--level artifact` decides whether this kernel needs it."
+    "overwrites data after the read, JAX's interpreter requires commit_smem() between them, even "
+    "where a barrier orders them on a GPU; `--level artifact` decides if this kernel needs it."
 )
 _COPIED_OUT = (
     "If the read follows the write, commit_smem() is missing between them. If the write follows, "

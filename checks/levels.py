@@ -9,8 +9,9 @@ raises only `PallascError`, for a mistake of the user (a reference that fails, i
 fit). Add a row here, and its name to `LEVELS` in `cli/check.py`.
 
 Results are stored under the action key and the digest of the pallasc modules that the level imports
-(`stored_results`), so that a changed level checks again. Files that the user's code reads in the
-worker count if the level has `needs_source` or `calls_reference`. The command imports no level.
+(`stored_results`), so that a changed level checks again. If the level has `needs_source` or
+`calls_reference`, it also checks again if files change that the user's code read in the worker. The
+command imports no level.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Options:
         schedules: the number of interleavings to try, if a level has more than one.
         inputs: the file of each given input, by its path; other inputs are random.
         timeout_s: time limit of a level, None for no limit.
-        deadline_s: the end of that time on this process's monotonic clock.
+        deadline_s: the end of this time limit on this process's monotonic clock.
         memory_bytes: memory limit of this process, None for no limit.
     """
 

@@ -164,7 +164,7 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
     if stack and finding.location is None:
         finding = replace(finding, location=stack[0])
         places = [*_callers(stack, _MOST_CALLS), *places]  # next to the line that they lead to
-    if finding.location is None:  # where it shows, such as the end, has no user line
+    if finding.location is None:  # the place of an error, such as the kernel's end, may lack a line
         known = (place.location for place in places if place.location is not None)
         finding = replace(finding, location=next(known, None))
     return replace(finding, places=distinct(places))

@@ -95,9 +95,9 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if nothing was found, 1 for a finding, 130 if interrupted, else the first error's code.
+        """130 if interrupted, else 1 for a finding, else the first error's code, else 0.
 
-        4 if nothing could be checked; see `unchecked`.
+        Without findings and errors, 4 if nothing could be checked; see `unchecked`.
         """
         if self.interrupted:
             return 130

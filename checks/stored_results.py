@@ -13,7 +13,7 @@ fields:
   everything the user's code read during the check, as in the manifest of a compilation
 
 Its key covers action key and digest of the artifact, seed, interleavings, inputs, request key,
-reference and tolerance. Like a request, it has one manifest for each of the most recent sets of
+reference and tolerance. As for a request, there is one manifest for each of the last states of the
 sources. These manifests are signed, trusted, verified and counted like all others in the store.
 """
 
@@ -92,7 +92,7 @@ class StoredResults:
         self._own = ""
         self._changed: dict[tuple[str, Place], bool] = {}
         self._fitting: dict[Place | None, str] = {}
-        """Source set of the last results found, by place; saves listing folders."""
+        """Set of sources of the last results found, by place: it is tried first for the next."""
 
     def subject(
         self,

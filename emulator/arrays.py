@@ -104,13 +104,13 @@ def _unpacked(data: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDArray
 
 
 _HINTS = {
-    "torch": "Pass {0}.detach().cpu().numpy(); of a bfloat16 tensor that of "
-    "{0}.view(torch.uint16), with .view(ml_dtypes.bfloat16) behind it.",
+    "torch": "Pass {0}.detach().cpu().numpy(), or for bfloat16, "
+    "{0}.detach().cpu().view(torch.uint16).numpy().view(ml_dtypes.bfloat16).",
     "jax": "Pass numpy.asarray({0}), outside of jit: inside, its numbers are not known yet.",
     "jaxlib": "Pass numpy.asarray({0}).",
     "cupy": "Pass cupy.asnumpy({0}).",
 }
-_OTHERWISE = "Pass an array of NumPy, or something that numpy.asarray makes one of."
+_OTHERWISE = "Pass a NumPy array, or an object that numpy.asarray can convert to one."
 
 
 def passed_array(value: Any, binding: Binding, kernel: str, devices: int) -> npt.NDArray[Any]:

@@ -50,7 +50,7 @@ def emulate(artifact: Any, *arrays: Any, **named: Any) -> Any:
     the standard output after the last kernel.
 
     An artifact has no PTX for the kernels that XLA adds to Mosaic's. If `pallasc.compile` returned
-    the artifact in this process, the first call that needs it compiles again to get it.
+    the artifact in this process, the first call that needs this PTX compiles again.
 
     If the plan runs on several devices, the first dimension of each argument and result is the
     device.
@@ -58,7 +58,7 @@ def emulate(artifact: Any, *arrays: Any, **named: Any) -> Any:
     Args:
         artifact: the result of `pallasc.compile`, or a kernel of `pallasc.load`,
             `pallasc.open_bundle` or `pallasc.open_artifact`. For a kernel, the variant that takes
-            these arrays is executed; if it exists for several GPUs, the first one.
+            these arrays is executed; if there is one for each of several GPUs, the first of these.
         arrays: positional arguments.
         named: arguments by name; for a kernel, also parameters of the matrix.
 

@@ -79,7 +79,7 @@ def availability(selector: Selector, device: Any = None) -> Availability:
                 able.append(ordinal)
     except DeviceError as error:
         return Availability((), str(error))
-    return Availability(tuple(able), "" if able else "\n".join(reasons) or "it finds no GPU.")
+    return Availability(tuple(able), "" if able else "\n".join(reasons) or "there is no GPU.")
 
 
 _NAME = re.compile(r"(?:cuda|gpu)(?::(\d{1,9}))?")
@@ -130,7 +130,8 @@ class Kernel(Variants):
         checks: check dtype, shape, contiguity and device of each array at each launch. If False,
             only new addresses are checked, and wrong arrays give wrong results.
         is_by_digest: JAX programs refer to its cubins by digest instead of containing them.
-        rules: rules declared on the kernel that this one is derived from.
+        rules: the gradients and the batched form that were declared on the kernel that this one is
+            derived from; see `defvjp` and `defvmap`.
 
     Attributes:
         name, checks, is_by_digest, rules: as given.
@@ -178,8 +179,9 @@ class Kernel(Variants):
 
         Args:
             arrays: the inputs.
-            out: arrays for the results, in the structure that a call returns. An output that is an
-                input updated in place must be that input; if all are, `out` can be omitted.
+            out: arrays for the results, in the structure that a call returns. For an input that is
+                updated in place, pass the same array here. If all results are such inputs, `out`
+                can be omitted.
             stream: as for a call.
             named: as for a call.
 
@@ -208,9 +210,9 @@ class Kernel(Variants):
         """Declare the kernel's backward function, for `jax.grad` and other reverse-mode transforms.
 
         Args:
-            backward: a kernel that takes the inputs, the results (only if it has that many
-                parameters), and the cotangents of the results, and returns a gradient for each
-                input, all in order and without those for integer arrays. Or a function as for
+            backward: a kernel. It takes the inputs, then optionally the results, then the
+                cotangents of the results, and returns the gradients of the inputs, in this order.
+                Integer arrays have neither cotangents nor gradients. Or a function as for
                 `jax.custom_vjp`: `backward((inputs, result), cotangent)` returns a tuple with a
                 gradient for each input array, None where there is none.
 
@@ -219,7 +221,8 @@ class Kernel(Variants):
         """
         if not callable(backward):
             raise ArgumentError(
-                f"{self.name}: the backward function of a kernel is {an(type(backward).__name__)}.",
+                f"{self.name}: defvjp takes a kernel or a function, not "
+                f"{an(type(backward).__name__)}.",
                 hint="Pass a kernel, or a function of residuals and cotangents.",
             )
         self.rules.declare_backward(backward)
@@ -256,9 +259,9 @@ class Kernel(Variants):
 
     @untraced
     def preload(self, device: Any = None) -> None:
-        """Load every variant that calls can select on a device, before the first call or capture.
+        """Load all variants that a call could select on a device, so that no call has to load any.
 
-        For a tuned kernel, these are the variants that its table selects for the device.
+        Graph captures require this. A tuned kernel loads the variants that its table selects.
 
         Args:
             device: the GPU: its number, `"cuda:0"`, or a framework's device object; None for the
@@ -357,7 +360,7 @@ class Kernel(Variants):
         if "out" in named and not self._takes_out():
             raise ArgumentError(
                 f"{self.name}(...) allocates its results and takes no out.",
-                hint="To write into arrays of yours, call into(…, out=…).",
+                hint="To write into your own arrays, call into(…, out=…).",
             )
         if self.forms is not None:
             form = self.forms.choose(arrays, named)
@@ -380,7 +383,7 @@ class Kernel(Variants):
     def _resolve(
         self, arrays: Sequence[Any], named: Mapping[str, Any], device: Any
     ) -> tuple[Kernel, tuple[ArrayType, ...], Padding | None]:
-        """Return the variants for a call, the types of their arrays, and how to pad the call's."""
+        """Return the variants for a call, the array types that these take, and the padding."""
         form = self if self.forms is None else self.forms.choose(arrays, named)
         leaves, kernel = form.bind(arrays, named)
         types = tuple(self._types(leaves))
@@ -436,7 +439,7 @@ def _by_structure(variants: Iterable[Candidate]) -> list[list[Candidate]]:
         paths = tuple(array.path for array in variant.facts.inputs)
         structure = b""
         if any("." in path for path in paths):
-            # Paths do not show empty lists, None in them, and types of nodes.
+            # Paths show neither empty lists, nor None inside lists, nor the types of tree nodes.
             plan = variant.artifact.plan
             structure = canonical_json([plan.input_tree, list(plan.parameters)])
         groups.setdefault((paths, structure), []).append(variant)

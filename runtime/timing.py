@@ -1,13 +1,12 @@
 """Time launches on the GPU's own clock, with an event in the stream before and after each.
 
-A measured launch must never wait for this process. So each is preceded by GPU work that takes
-longer than enqueueing the launch takes here: a write to memory of twice the size of the L2 cache.
-This also evicts the arrays from the cache; to measure with a warm cache, an unmeasured launch
-follows the write.
+A measured launch must never wait for this process. So before each, the GPU writes to memory of
+twice the size of the L2 cache, which takes longer than enqueueing the launch. The write also evicts
+the arrays from the cache; to measure with a warm cache, an unmeasured launch follows it.
 
-The clock, temperature and throttling of the GPU meanwhile come from NVML, which is part of the
-driver and creates no context on the GPU. `cuda.bindings.nvml` is part of cuda-bindings 13; if the
-module or the NVML library is missing, these columns stay empty.
+The GPU's clock, temperature and throttling during the measurement come from NVML, which is part of
+the driver and creates no context on the GPU. `cuda.bindings.nvml` is part of cuda-bindings 13; if
+the module or the NVML library is missing, results lack these values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all tests share: folders that one of them fills, stores, why a GPU test is skipped."""
+"""Fixtures and hooks of all tests: shared folders and stores, and reasons to skip GPU tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import consoles  # noqa: F401 - found here for the tests, which import it by its name
+import consoles  # noqa: F401 - imported here so that tests can import it by its name
 from sources import copy_sources
 
 sys.path.pop(0)
@@ -31,8 +31,8 @@ from pallasc.compiler.toolchain.setup import prepare
 
 Shared = Callable[[str, Callable[[Path], None]], Path]
 
-# Continuous integration machines are slow and shared; limits of time would only measure that. Each
-# run tries the same examples: a change that breaks nothing passes each time.
+# Continuous integration machines are slow and shared, so examples have no time limits. Each run
+# tries the same examples, so a change that breaks nothing always passes.
 settings.register_profile(
     "pallasc",
     deadline=None,
@@ -42,7 +42,7 @@ settings.register_profile(
 )
 settings.load_profile("pallasc")
 
-# Tests start more than a thousand processes; without bytecode each would compile every module anew.
+# Tests start over a thousand processes; without bytecode, each would compile every module again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
@@ -70,9 +70,9 @@ def _why_no_gpu() -> str | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep what the collector would look through in vain: ten thousand tests, and their modules.
+    """Exempt ten thousand tests and their modules from garbage collection.
 
-    Going through them over and over would be a tenth of all work of a test process.
+    They live until the end. Scanning them would take a tenth of a test process's time.
     """
     gc.disable()
     try:
@@ -82,8 +82,8 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-# Files with few tests that take long, the longest first. xdist begins with the files that have the
-# most tests, so that one process would run these at the end, and the other would wait.
+# Files with few but long tests, the longest first. By default, xdist begins with the files that
+# have the most tests: one process would run these files at the end while the others wait.
 _LONG = (
     "test_docs.py", "wheels/test_backends.py", "building/test_order.py", "xla_client/",
     "checks/test_command.py", "checks/test_artifact.py", "checks/test_both_levels.py",
@@ -99,7 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the files that take long to the front."""
+    """Run the long files first."""
     folder = f"{Path(__file__).parent}{os.sep}"
 
     def position(item: pytest.Item) -> int:
@@ -116,7 +116,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_as_on_a_terminal() -> None:
-    """Hear the signals that `nohup` or a shell's background job has switched off for children."""
+    """Restore signals that `nohup` or a background job of a shell has disabled for its children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -125,7 +125,7 @@ def _signals_as_on_a_terminal() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep every test, and every process it starts, out of the user's own store and keys."""
+    """Give tests and their processes other folders than the user's store and keys."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache-home")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config-home")))
@@ -134,9 +134,9 @@ def _own_homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _installed_files_are_hashed_once() -> Iterator[None]:
-    """Read a file of the toolchain once in this process, not once for each empty store.
+    """Hash each installed file once in this process, not once for each empty store.
 
-    Those are a gigabyte. Files elsewhere are read whenever the product asks for them.
+    The toolchain has a gigabyte of them. Other files are hashed whenever the product asks for it.
     """
     hash_file, known = stat_digest._hash_file, {}
 
@@ -155,7 +155,7 @@ def _installed_files_are_hashed_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
-    """Return a folder by its name, which the first test process that asks for it fills."""
+    """Return a function for shared folders: the first test process that asks for one fills it."""
     base = tmp_path_factory.getbasetemp()
     top = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
     top.mkdir(exist_ok=True)
@@ -194,9 +194,9 @@ def wheel(shared: Shared) -> Path:
 
 @pytest.fixture(scope="session")
 def warm_store(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store that remembers the digests of the toolchain and of nothing else.
+    """Return a store that has only the digests of the toolchain.
 
-    Each test process has a copy: what is read while another process writes may be half there.
+    Each test process has its own copy, because another process may still be writing the original.
     """
 
     def fill(folder: Path) -> None:
@@ -212,7 +212,7 @@ def warm_store(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Stor
 
 @pytest.fixture(scope="session")
 def library_store(shared: Shared, warm_store: Store) -> Store:
-    """Return the store that all tests share which build what ships in `specs/library`."""
+    """Return the store that is shared by all tests that build `specs/library`."""
 
     def fill(folder: Path) -> None:
         shutil.copytree(warm_store.root, folder / "store")

@@ -1,11 +1,11 @@
-"""Commands as pages show them in console blocks, with the output below each."""
+"""Console blocks of pages: commands, each with the output that is shown below it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-# A machine that is busy also says what is running; no page shows that.
+# Lines about running work, which commands print only on a busy machine, and no page shows.
 RUNNING = re.compile(
     r"^(?:\[ *\d+/\d+\] (?:(?:compiling|checking) \d+: .*|getting ready|waiting)"
     r"|reading .+ \d+ s|(?:sent|brought) [\d,]+ of [\d,]+ variants?)\n",
@@ -14,12 +14,12 @@ RUNNING = re.compile(
 
 
 def without_heartbeats(output: str) -> str:
-    """Return output without the lines that say from time to time what is going on."""
+    """Return output without the lines that report running work from time to time."""
     return RUNNING.sub("", output)
 
 
-# Runs the command line, which waits for a remote store for as long as that takes: a busy machine
-# may need longer than a build waits, which then takes nothing from the remote.
+# Runs the command line without time limits for remote stores: on a busy machine, an answer may take
+# longer than a build waits, and the build would then do without the remote.
 PATIENT = """
 import sys
 from pallasc.cache.remote import session
@@ -38,7 +38,7 @@ def shown(text: str) -> Iterator[tuple[str, str]]:
 
 
 def fits(output: str, wanted: str) -> bool:
-    """Return whether output is what is shown; `…` stands for anything, on a line for any lines."""
+    """Return True if output is as shown; `…` stands for any text, alone on a line for any lines."""
     pattern = "".join(
         r"(?:.*\n)*?" if line == "…\n" else ".*".join(map(re.escape, line.split("…")))
         for line in wanted.splitlines(keepends=True)

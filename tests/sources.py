@@ -1,4 +1,4 @@
-"""Copies of this project, as a clone of it would be: without what is built or installed here."""
+"""Copies of this project as in a clone: without files that are built or installed here."""
 
 from __future__ import annotations
 

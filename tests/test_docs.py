@@ -1,19 +1,19 @@
-"""What the pages show is true: commands run, output fits, specs load, links lead somewhere.
+"""The pages are true: commands run and print what is shown, specs load, links lead somewhere.
 
 Every fenced block of README.md, ARCHITECTURE.md and docs/*.md is checked by its language:
 
-* `console`: each line `$ command` runs in bash, in order, in a folder that the page has for itself;
-  it ends with 0 and prints what is shown. `…` stands for anything, alone on a line for any lines.
-* `yaml`: a whole spec if it begins with `schema:`, a recipe for CI if it has a script, whose
+* `console`: each line `$ command` runs in bash, in order, in a folder of its page. It must exit
+  with 0 and print what is shown. `…` stands for any text, alone on a line for any lines.
+* `yaml`: a whole spec if it begins with `schema:`; a recipe for CI if it has a script, whose
   commands run; else fields of one kernel. Specs are loaded and expanded.
 * `json`: written to `tuned.json`, for the specs below it.
-* `python`: a spec if it declares kernels, and then listed; else run.
+* `python`: if it declares kernels, listed as a spec; else run.
 * `sh`: each command has a check in `SHELL`.
 * `toml`: settings of bundles, which are read.
 * `text`: shown, not run.
 
-A block that begins with a comment which names a file, `# kernels/gated.py`, is written there for
-the commands below it, and is not run itself.
+A block that begins with a comment with a file name, `# kernels/gated.py`, is not run itself: it is
+written to this file for the commands below it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def shell_environment(folder: Path, command: str) -> dict[str, str]:
-    """Return an environment in which `pallasc` and `python` are those of the tests."""
+    """Return an environment in which `pallasc` and `python` are the ones that the tests use."""
     tools = folder.parent / f"{folder.name}-bin"
     tools.mkdir(exist_ok=True)
     ours = f"-P -c {shlex.quote(PATIENT)}" if " --remote " in command else "-P -m pallasc"
@@ -110,7 +110,7 @@ def shell_environment(folder: Path, command: str) -> dict[str, str]:
 
 
 def run(command: str | list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command as a user without a terminal sees it: both streams as one."""
+    """Run a command without a terminal, with both output streams as one."""
     words = ["bash", "-o", "pipefail", "-c", command] if isinstance(command, str) else command
     return subprocess.run(
         words,
@@ -131,7 +131,7 @@ Check = Callable[[Block, Path], Iterator[str]]
 def check_console(block: Block, folder: Path) -> Iterator[str]:
     commands = list(shown(block.text))
     if not commands or not block.text.startswith("$ "):
-        yield "a console block begins with '$ command'"
+        yield "a console block must begin with '$ command'"
     for command, wanted in commands:
         result = run(command, folder)
         if result.returncode:
@@ -141,7 +141,7 @@ def check_console(block: Block, folder: Path) -> Iterator[str]:
 
 
 def whole_spec(text: str) -> str:
-    """Return a spec; fields of a kernel get what a kernel needs besides."""
+    """Return a whole spec; if the text has only some fields of a kernel, the others are added."""
     if text.startswith("schema:"):
         return text
     lines = [*(["targets: [sm_90a]"] if "targets:" not in text else []), *text.splitlines()]
@@ -162,7 +162,7 @@ def check_yaml(block: Block, folder: Path) -> Iterator[str]:
 
 
 def check_recipe(block: Block, folder: Path) -> Iterator[str]:
-    """Run the commands of a recipe in the page's folder, where specs and a lock file lie ready."""
+    """Run the commands of a recipe in the page's folder, which has specs and a lock file."""
     recipe = yaml.safe_load(block.text)
     if "jobs" in recipe:
         steps = [step for job in recipe["jobs"].values() for step in job["steps"]]
@@ -183,11 +183,11 @@ def check_recipe(block: Block, folder: Path) -> Iterator[str]:
             r'pip install "pallasc(\[[a-z0-9,]+\])" -c constraints.txt', command
         )
         if installed is not None:
-            # From here instead of an index, into an environment that has all of it already.
+            # Install from this clone instead of an index, into an environment that has everything.
             options = "--dry-run --quiet --no-index --no-build-isolation"
             command = f"python -m pip install {options} {shlex.quote(f'{ROOT}{installed[1]}')}"
         if command.startswith("pallasc check "):
-            # Of the million elements of the others a check says the same, ten times as slowly.
+            # The other variants have a million elements: their checks take ten times as long.
             command += " -k n=4096"
         result = run(command, folder)
         if result.returncode:
@@ -198,7 +198,7 @@ def check_recipe(block: Block, folder: Path) -> Iterator[str]:
 
 
 def write_specs(folder: Path) -> None:
-    """Put what `pallasc init` writes into `specs`, and lock it."""
+    """Write the example of `pallasc init` to `specs`, and lock it."""
     if not (folder / "specs").exists():
         assert run("pallasc init specs", folder).returncode == 0
     if not (folder / "pallasc.lock").exists():
@@ -220,7 +220,7 @@ def check_shell(block: Block, folder: Path) -> Iterator[str]:
     for line in block.text.splitlines():
         command = line.partition("#")[0].strip()
         if command not in SHELL:
-            yield f"nothing is known of the command {command!r}"
+            yield f"there is no check of the command {command!r} in SHELL"
         else:
             yield from SHELL[command](block, folder)
 
@@ -317,10 +317,10 @@ SHELL: dict[str, Check] = {
 }
 
 
-# What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
-# runs it), the stand-in driver (tests/runtime/test_pages.py and native/test_page.py), a kernel
-# around it (tests/checks/test_blocks.py), Tokamax (tests/specs/test_tokamax.py), or a machine file
-# (tests/xla_client/test_page.py).
+# Blocks that other tests check, because they need pallasc installed with its entry points
+# (tests/wheels/test_page.py), the stand-in driver (tests/runtime/test_pages.py and
+# native/test_page.py), a kernel around them (tests/checks/test_blocks.py), Tokamax
+# (tests/specs/test_tokamax.py), or a machine file (tests/xla_client/test_page.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),
@@ -335,7 +335,7 @@ ELSEWHERE = {
 
 @pytest.fixture(scope="module")
 def init_store(warm_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store that has what `pallasc init` writes, built."""
+    """Return a store with the built example of `pallasc init`."""
     folder = tmp_path_factory.mktemp("init")
     shutil.copytree(warm_store.root, folder / ".store")
     for command in ("pallasc init specs", "pallasc build specs"):
@@ -370,7 +370,7 @@ def test_every_block_of_a_page_does_what_it_says(
         check = write_file if is_file else CHECKS.get(block.kind)
         if check is None:
             problems.append(
-                f"{page}:{block.line}: nothing is known of {block.kind or 'bare'} blocks"
+                f"{page}:{block.line}: there is no check for {block.kind or 'bare'} blocks"
             )
             continue
         problems += [f"{page}:{block.line}: {problem}" for problem in check(block, folder)]
@@ -464,7 +464,7 @@ def named_paths(page: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_path_that_a_page_names_exists(page: str) -> None:
-    # Modules stand without their suffix: `compiler/workers/pool`.
+    # Modules are named without their suffix: `compiler/workers/pool`.
     missing = [
         name
         for name in named_paths(page)

@@ -1,4 +1,4 @@
-"""Imports go in one direction, and importing pallasc does nothing and pulls in little."""
+"""Imports go in one direction; importing pallasc has no effects and loads few modules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTS = (
     "hooks",
 )
 
-# part -> what it may import from outside, apart from the standard library.
+# For each part: the packages that it may import besides the standard library.
 MAY_IMPORT_FROM_OUTSIDE = {
     "errors": set(),
     "version": set(),
@@ -66,23 +66,23 @@ MAY_IMPORT_FROM_OUTSIDE = {
 }
 
 
-# Subfolders with rules of their own.
+# Subfolders with their own rules.
 _SUBFOLDERS = {
     "pallasc.specs.bundle": "bundle",
     "pallasc.specs.library": "library",
     "pallasc.runtime.adapters": "adapters",
 }
 
-# What modules import of pallasc, other than its public names.
+# Modules of pallasc itself that are not public names.
 _INNER = tuple(f"pallasc.{name}" for name in ("errors", "version", *PARTS[1:]))
 
-# What the command line must never load into its own process.
+# Packages that the command line must never load into its own process.
 HEAVY = {"jax", "jaxlib", "numpy", "llvmlite", "google", "cuda", "torch", "cupy", "distributed"}
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One imported name, dotted, and the line it stands on."""
+    """One imported name, dotted, and its line."""
 
     name: str
     line: int
@@ -98,7 +98,7 @@ class Module:
 
     @property
     def part(self) -> str:
-        """The folder whose rules hold; `errors`, `version` and some subfolders have their own."""
+        """The folder whose rules apply; `errors`, `version` and some subfolders have their own."""
         if self.name in ("pallasc.errors", "pallasc.version"):
             return self.name.removeprefix("pallasc.")
         for prefix, part in _SUBFOLDERS.items():
@@ -108,7 +108,7 @@ class Module:
 
 
 def _names_of(node: ast.AST, package: str) -> list[str]:
-    """Return the dotted names that this one node imports; empty where it imports nothing."""
+    """Return the dotted names that a node imports, an empty list if it imports nothing."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -128,7 +128,7 @@ def _names_of(node: ast.AST, package: str) -> list[str]:
 
 
 def _imports(tree: ast.AST, package: str) -> tuple[Import, ...]:
-    """Return every import of a file, those in functions and for type checkers included."""
+    """Return every import of a file, including imports in functions and for type checkers."""
     return tuple(
         Import(name, getattr(node, "lineno", 0))
         for node in ast.walk(tree)
@@ -151,11 +151,11 @@ def _modules() -> tuple[Module, ...]:
 
 
 def _violations(module: Module) -> list[str]:
-    """Return one line for every import that the rules of this module's part forbid."""
+    """Return a line for each import that the rules of the module's part forbid."""
     wrong, outside = [], sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[module.part]
     for imported in module.imports:
         top = imported.name.split(".")[0]
-        # Public names are for users and the library; ARCHITECTURE.md has the rule for the rest.
+        # Only users and the library import public names; ARCHITECTURE.md has the other rules.
         is_inner = imported.name.startswith(_INNER) or module.part in ("pallasc", "library")
         if not (is_inner if top == "pallasc" else top in outside):
             where = f"{module.path.relative_to(ROOT)}:{imported.line}"
@@ -170,7 +170,7 @@ def test_each_part_imports_only_what_its_folder_may(part: str) -> None:
 
 
 def _arrows() -> dict[str, set[str]]:
-    """Return for each module those of pallasc that it imports, wherever in it; packages aside."""
+    """Return for each module of pallasc the modules of pallasc that it imports; no packages."""
     names = {module.name for module in _modules() if module.path.name != "__init__.py"}
     return {
         module.name: {
@@ -185,7 +185,7 @@ def _arrows() -> dict[str, set[str]]:
 
 
 def _circles(arrows: dict[str, set[str]]) -> list[str]:
-    """Return what is left when whatever imports nothing more is taken away, again and again."""
+    """Return the modules that are left after repeatedly removing modules that import no others."""
     left = {name: targets - {name} for name, targets in arrows.items()}
     while done := {name for name, targets in left.items() if not targets & left.keys()}:
         left = {name: targets for name, targets in left.items() if name not in done}
@@ -207,7 +207,7 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
 
 
 def _table() -> dict[str, set[str]]:
-    """Return for each folder in ARCHITECTURE.md's table those that it may import."""
+    """Return for each folder in ARCHITECTURE.md's table the folders that it may import."""
     direct: dict[str, set[str]] = {}
     for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
         if line.startswith("| `"):
@@ -272,7 +272,7 @@ def _run(code: str) -> list[Any]:
     return loaded
 
 
-# Writing, starting processes, changing the environment: what an import must not do.
+# An import must not write files, start processes, or change the environment.
 _WATCH = """
 import sys, json, os
 from importlib import import_module
@@ -289,7 +289,7 @@ sys.addaudithook(watch)
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What importing some modules in a fresh interpreter did, and which modules it loaded."""
+    """Effects of importing modules in a new interpreter, and the modules that were loaded."""
 
     done: list[str]
     modules: set[str]
@@ -311,7 +311,7 @@ def _import(*modules: str) -> Imported:
 
 
 def _outside(loaded: set[str]) -> set[str]:
-    """Return what does not belong to the standard library or to pallasc itself."""
+    """Return the modules that belong neither to the standard library nor to pallasc."""
     ours = {name for name in loaded if name == "pallasc" or name.startswith("__")}
     return loaded - sys.stdlib_module_names - ours
 
@@ -358,7 +358,7 @@ def test_a_part_loads_little_from_outside(part: str, packages: set[str]) -> None
     assert _outside(_import_part(part).packages) <= packages
 
 
-# What each hook may import, and nothing else of pallasc.
+# The only modules of pallasc that each hook may import.
 _BACKENDS = {
     "hatchling": "pallasc.hooks.hatchling_hook",
     "setuptools": "pallasc.hooks.setuptools_hook",

@@ -1,4 +1,4 @@
-"""The wheel holds what the folders hold, works when installed, and bad surroundings are refused."""
+"""The wheel has all files, and works when installed; unsuitable environments are rejected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _project() -> dict[str, dict[str, object]]:
 
 
 def _build(sources: Path, out: Path, *arguments: str, **variables: str) -> tuple[Path, str]:
-    """Return a wheel, and what was said while it was built."""
+    """Return a wheel, and the output of building it."""
     command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(out)]
     result = subprocess.run(
         [*command, *arguments, str(sources)],
@@ -47,7 +47,7 @@ def _build(sources: Path, out: Path, *arguments: str, **variables: str) -> tuple
 
 
 def _has_compiler() -> bool:
-    """Tell whether the C library is built here."""
+    """Return True if the C library is built here."""
     names = (os.environ.get("CC", "").split()[:1] or ["cc"])[0], "gcc"
     return any(map(shutil.which, names)) and os.environ.get("PALLASC_NATIVE") != "0"
 
@@ -58,7 +58,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 def _compiled() -> set[str]:
-    """Return the files that are compiled here: the extension only where Python's headers are."""
+    """Return the files that are compiled here; the extension only if Python's headers are here."""
     if not _has_compiler():
         return set()
     has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
@@ -84,7 +84,7 @@ PARTS = (
 
 
 def _files_in_folders() -> set[str]:
-    """Return every file that has to ship, by the name it is installed under."""
+    """Return every file that must ship, by its installed name."""
     top_folders = {"": "pallasc"} | {f"{name}/": name for name in PARTS}
     return _compiled() | {
         f"pallasc/{prefix}{path.relative_to(ROOT / folder).as_posix()}"
@@ -143,7 +143,7 @@ def test_the_wheel_that_make_builds_runs_with_an_old_glibc(wheel: Path, tmp_path
 
 
 def _zigs_cache() -> dict[str, str]:
-    """Let zig keep its C library where it does for users: to compile it takes a minute."""
+    """Let zig use the user's cache for its C library, which takes a minute to compile."""
     folder = Path.home() / ".cache" / "zig"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def test_an_editable_install_without_the_library_leaves_no_earlier_one(
 
 
 def _install_editable(sources: Path, **variables: str) -> tuple[set[str], str]:
-    """Do what `pip install -e` does; return what is compiled then, and what is said."""
+    """Build as `pip install -e` does; return the compiled files and the output."""
     out = sources.parent / "editable"
     out.mkdir(exist_ok=True)
     code = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
@@ -249,7 +249,7 @@ def test_the_installed_wheel_is_imported_from_another_folder(wheel: Path, tmp_pa
 
 
 def _check_native(python: Path, elsewhere: Path) -> None:
-    """Look where the C library of an installed wheel says that it lies."""
+    """Check the paths that the C library of an installed wheel prints."""
     command = [python, "-I", "-m", "pallasc.runtime.native"]
     told = {
         option: subprocess.run(
@@ -342,7 +342,7 @@ def test_preflight_keeps_to_the_syntax_of_old_pythons() -> None:
 
 
 def _make(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run make as if from a shell, also where make started these tests."""
+    """Run make as from a shell, even if make started these tests."""
     return subprocess.run(
         ["make", "--no-print-directory", *arguments],
         cwd=folder,
@@ -359,7 +359,7 @@ def test_make_with_an_old_python_says_so_and_installs_nothing(target: str, tmp_p
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
     old = tmp_path / "old-python"
-    # An interpreter that runs everything as the real one, but calls itself 3.10.13.
+    # An interpreter that reports version 3.10.13, and otherwise runs everything.
     old.write_text(
         f"#!/bin/sh\nexec {shlex.quote(sys.executable)} -c '\n"
         "import runpy, sys\n"

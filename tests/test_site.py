@@ -1,4 +1,4 @@
-"""The site is built without a warning, without JAX, without a network; no link of it is dead."""
+"""The site is built without warnings, without JAX, and without a network; its links are valid."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _with_device_arrays(kernel: Any, inputs: Arrays) -> Any:
 
 
 def _with_only(*names: str) -> Call:
-    """Return the call with objects that have nothing but these attributes of a device array."""
+    """Return a call that passes objects with only these attributes of a device array."""
 
     def only(array: Any) -> Any:
         try:

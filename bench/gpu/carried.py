@@ -24,7 +24,7 @@ class Carried:
         tolerance: `rtol` and `atol` of the spec, None if it has none.
         arch: `sm_90a`.
         bundle: the file, relative to the folder.
-        is_tuning: whether it is a tuning of one of JAX's kernels.
+        is_tuning: True if it is a tuning of one of JAX's kernels.
         folder: the packed folder.
     """
 
@@ -62,7 +62,7 @@ def read_variants(folder: Path) -> list[Carried]:
 
 
 def why_not(variant: Carried, capability: Sequence[int]) -> str | None:
-    """Return why a variant cannot be launched on such a GPU, None if it can."""
+    """Return why a variant cannot be launched on a GPU of this capability, None if it can."""
     from pallasc.runtime.matching.selection import arch_refusal
 
     return arch_refusal(variant.arch, *capability)

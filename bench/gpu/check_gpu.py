@@ -2,14 +2,13 @@
 
 Usage: python3 check_gpu.py --out FOLDER [--budget 540] [--parts numbers times] [-k TEXT]
 
-It is in a folder that `pack.py` made on another machine, and needs neither a network nor a
-compiler. Missing packages come from the folder's wheels, which are unpacked into a temporary
-folder.
+This script is in a folder that `pack.py` made on another machine. It needs neither a network nor a
+compiler: the folder's wheels of missing packages are unpacked into a temporary folder.
 
 FOLDER/results.jsonl gets a line for each result as soon as it is known. Every kernel runs in its
-own process with a time limit, so that a hang or a broken context loses that kernel only. If a run
+own process with a time limit, so that a hang or a broken context loses only that kernel. If a run
 is interrupted, or its --budget seconds are spent, the same command continues. Each part has a share
-of the time, and the rest goes to the parts that are not done. The parts, in order:
+of the time; unused time goes to the other parts. The parts, in order:
 
   numbers    every kernel, with arrays of numpy, torch, cupy, JAX and DLPack, against numpy
   calls      bundles, packages, operators, graphs, streams, threads, jax.export, tune run
@@ -19,7 +18,7 @@ of the time, and the rest goes to the parts that are not done. The parts, in ord
 
 `python3 summary.py FOLDER/results.jsonl` prints a table of the results so far.
 
-Exit status: 0 everything is done and right; 1 something is wrong or failed; 2 wrong usage; 3 there
+Exit status: 0 everything is done and right; 1 a result is wrong or failed; 2 wrong usage; 3 there
 is more to do: run the command again; 4 no GPU can be used here; more than 128: interrupted.
 """
 
@@ -50,7 +49,7 @@ HERE = Path(__file__).resolve().parent
 PARTS = ("numbers", "calls", "errors", "launch", "times")
 _BUDGET_S = 540
 _RESERVE_S = 10
-"""Part of the budget, for unpacking and for killing what runs at the end."""
+"""Part of the budget for unpacking at the start, and for killing processes at the end."""
 
 _COUNTS = {
     "rows": 96,  # compared with numpy
@@ -90,7 +89,7 @@ class Check:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
-            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX shares the GPU with what is measured
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # JAX shares the GPU with other libraries
         }
         ends_at = time.monotonic() + options.budget - min(_RESERVE_S, options.budget / 10)
         self.schedule = Schedule(
@@ -118,7 +117,7 @@ class Check:
         return next((dict(row) for row in machines if row["run"] == self._results.run), None)
 
     def run(self, machine: dict[str, Any]) -> dict[str, int]:
-        """Run what is left of all parts, within the budget; return what is left then, by part."""
+        """Run the remaining units within the budget; return the number still left, by part."""
         parts: dict[str, ModuleType] = {
             name: importlib.import_module(f"part_{name}") for name in self._options.parts
         }

@@ -14,7 +14,7 @@ from results import Results
 
 
 class MissingError(Exception):
-    """Something cannot be measured on this machine; the text says what is missing."""
+    """A measurement is impossible on this machine; the text names the missing part."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Make the folder that `check_gpu.py` needs on a machine with a GPU and nothing of pallasc.
+"""Make the folder that `check_gpu.py` needs on a machine with a GPU but without pallasc.
 
 Usage: pack.py FOLDER [--there FILE] [--targets h100-sxm] [-k TEXT] [--store STORE]
 
@@ -7,8 +7,8 @@ with a bundle; a function exported with `jax.export`; the wheels of pallasc and 
 it needs; and the scripts. `MANIFEST.json` has the digest of each file. Packing needs
 a C compiler, and the network for other packages' wheels; it needs no GPU.
 
-FILE is the output of `python3 -m pip list --format=freeze` on that machine: packages in it are left
-out, and the JAX here must be the JAX there, as JAX compiles the same kernels there.
+FILE is the output of `python3 -m pip list --format=freeze` on that machine. Packages in it are left
+out. The JAX here must have the same version, because JAX compiles the same kernels there.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _EPOCH = "315619200"  # 2 January 1980, the first day that every time zone has i
 
 
 Built = tuple[Any, Any, bool]
-"""A variant, its artifact, and whether it is a tuning of one of JAX's kernels."""
+"""A variant, its artifact, and True if it is a tuning of one of JAX's kernels."""
 
 
 def compiled(options: argparse.Namespace, store: Path) -> list[Built]:
@@ -128,7 +128,7 @@ def write_bundle(path: Path, built: Iterable[Built]) -> None:
 
 
 def pack_export(folder: Path, bundle: Path) -> None:
-    """Export the kernel that adds with `jax.export`, if a C compiler is installed."""
+    """Export the kernel `add` with `jax.export`, if a C compiler is installed."""
     import jax.export
     import native_build
 
@@ -150,7 +150,7 @@ def pack_export(folder: Path, bundle: Path) -> None:
 
 
 def pack_launches(file: Path, target: str) -> None:
-    """Write a bundle of a kernel of four arrays that does nothing, whose launches are timed."""
+    """Write a bundle of an empty kernel over four arrays, whose launches are timed."""
     import made
 
     from pallasc.specs.bundle.manifest import Item
@@ -165,7 +165,7 @@ def pack_launches(file: Path, target: str) -> None:
 
 
 def plain(name: str) -> str:
-    """Return a package's name as it is compared."""
+    """Return a package's name in the form for comparisons."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -1,6 +1,6 @@
 """Ways to call: bundles, packages, operators, graphs, streams, threads, exports, `tune run`.
 
-All but the last call a kernel that adds two arrays of f32[1024, 4096], whose sums must be exact.
+All except the last call a kernel that adds two arrays of f32[1024, 4096]; the sums must be exact.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def make_pair(seed: int = 0) -> tuple[Any, Any]:
 
 
 def _sums(*results: tuple[Any, tuple[Any, Any]]) -> Row:
-    """Compare sums with the arrays that they are of."""
+    """Compare results with the sums of their arrays."""
     wrong = sum(int(np.sum(got != x + y)) for got, (x, y) in results)
     return {"right": not wrong, "wrong": wrong, "compared": sum(got.size for got, _ in results)}
 
@@ -165,7 +165,7 @@ def threads(desk: Desk) -> Row:
 
 
 def jax_in_a_loop(desk: Desk) -> Row:
-    """Call in a loop inside jit, among other operations, as command buffers have it."""
+    """Call in a loop inside jit, among other operations, for which XLA uses command buffers."""
     jax = need("jax")
     kernel, (x, y) = open_add(desk), make_pair()
     function = jax.jit(lambda a, b: jax.lax.fori_loop(0, 3, lambda _, c: kernel(c, b), a))
@@ -190,7 +190,7 @@ def jax_export(desk: Desk) -> Row:
 
 
 def tune_run(desk: Desk) -> Row:
-    """Run `pallasc tune run` over tunings of a kernel, if possible of one without a reference."""
+    """Run `pallasc tune run` over tunings of a kernel, preferably one without a reference."""
     jobs = list((desk.folder / "tune").glob("*.pallasc"))
     if not jobs:
         raise MissingError("no tunings were packed")

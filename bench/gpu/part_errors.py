@@ -1,4 +1,4 @@
-"""Errors that only a GPU and its driver raise, against those that the stand-in driver leads to."""
+"""Errors that only a GPU and its driver raise, compared with errors under the stand-in driver."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SHARE = 0.05
 AT_ONCE = 1
 
 _NOWHERE = 1 << 46
-"""An address where there is no memory."""
+"""An address without memory."""
 
 Steps = Mapping[str, tuple[str | None, Callable[[], object]]]
-"""Step -> the class of the error that it raises, None if it raises none, and the step."""
+"""For each step: the name of the error class that it must raise (or None), and the step."""
 
 
 def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) -> list[Unit]:
@@ -74,7 +74,7 @@ def unloaded_capture(desk: Desk) -> Steps:
 
 
 def illegal_address(desk: Desk) -> Steps:
-    """Let a kernel write where there is no memory, and go on."""
+    """Let a kernel write to an address without memory, and continue."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
 
     kernel, a = open_add(desk), DeviceArray((1024, 4096), "f32")

@@ -1,9 +1,9 @@
 """The cost of a launch for the caller, against Triton and JAX.
 
-The kernels do nothing, and the GPU becomes idle after every few launches: a launch into a full
-queue waits for the GPU. Arrays are tensors of torch where it has a GPU, else pallasc's own device
-arrays. Everything is timed in turn with the raw call: `cuLaunchKernelEx` of `cuda.bindings`, with
-parameters, configuration, and function ready.
+The kernels do nothing. After every few launches, the benchmark waits until the GPU is idle, because
+a launch into a full queue waits for the GPU. Arrays are torch tensors if torch has a GPU, else
+pallasc's own device arrays. Everything is timed in turn with the raw call: `cuLaunchKernelEx` of
+`cuda.bindings`, with parameters, configuration, and function ready.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Timer:
         self.add("checked", lambda: self.kernel.into(a, b, c, out=out))
 
     def _raw(self) -> Callable[[], object]:
-        """Return the call of cuda.bindings alone, with everything ready."""
+        """Return the bare call of cuda.bindings, with its arguments ready."""
         from pallasc.runtime.calls.plain import Parameters, launch_config, ready_function
         from pallasc.runtime.device.devices import get_device, open_driver
 
@@ -76,7 +76,7 @@ class Timer:
         return call
 
     def add(self, name: str, work: Callable[[], object]) -> None:
-        """Time something; the first calls take slower paths."""
+        """Add a work to time; call it first, because first calls take slower paths."""
         for _ in range(3):
             work()
         self._work[name] = work
@@ -118,7 +118,7 @@ def _four_arrays() -> tuple[str, list[Any], list[int]]:
 
 
 def _pallasc(timer: Timer, desk: Desk) -> None:
-    """Launch in all of our ways."""
+    """Launch in all ways that pallasc offers."""
     from pallasc.runtime.device.devices import open_driver
 
     a, b, c, out = timer.arrays
@@ -150,7 +150,7 @@ def _triton(timer: Timer, desk: Desk) -> None:
 
 
 def _jax(timer: Timer, desk: Desk) -> None:
-    """Call a kernel that adds: JAX's own jit of it, and ours with JAX's arrays."""
+    """Call a kernel that adds: JAX's jit of the function, and ours with JAX's arrays."""
     from part_times import jitted
     from references import make_inputs
 

@@ -1,4 +1,4 @@
-"""The numbers of every kernel, with arrays of every framework, against numpy's."""
+"""The results of every kernel, with arrays of every framework, against numpy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) 
 
 
 def run(desk: Desk) -> None:
-    """Compare the numbers of a variant; those of a tuning with numpy arrays only."""
+    """Compare the results of a variant; a tuning is called with numpy arrays only."""
     from arrays import ADAPTERS
     from references import Judge, make_inputs
 

@@ -1,7 +1,7 @@
 """Kernel times, warm and with a cold L2 cache, against JAX and torch.
 
-Times are those of events around launches. JAX launches into its own stream, so its times are those
-of its profiler (CUPTI), for its own compilation of the function and for our kernel inside `jit`.
+Times come from events around launches. JAX launches into its own stream, so times in JAX come from
+its profiler (CUPTI): for JAX's own compilation of the function, and for our kernel inside `jit`.
 """
 
 from __future__ import annotations

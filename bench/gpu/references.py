@@ -1,7 +1,7 @@
 """Inputs of kernels, their right results by numpy alone, and the comparison.
 
-Results are computed for some rows of the output only: one of each strip, the first, and the last,
-so that every tile of a kernel has elements that are compared.
+Right results are computed only for some rows of the output: the first, the last, and one in each of
+several equal strips, so that every tile of a kernel has elements that are compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Judge:
         self._first: bytes | None = None
 
     def compare(self, got: Any) -> dict[str, Any]:
-        """Compare a result; `same_bytes` compares it with the one that was given first."""
+        """Compare a result; `same_bytes` is True if it equals the first result that was given."""
         variant = self._variant
         if self._wanted is None:
             self._rows = sample_rows(variant, got.shape, self._count)
@@ -74,14 +74,14 @@ def make_inputs(variant: Carried) -> dict[str, Any]:
 
 
 def _group_sizes(generator: Any, groups: int, rows: int) -> Any:
-    """Return sizes that add up to `rows`, no multiples of anything, one of them zero."""
+    """Return irregular sizes that add up to `rows`, one of them zero."""
     ends = np.sort(generator.integers(0, rows + 1, groups - 2))
     bounds = np.concatenate([[0, 0], ends, [rows]])
     return np.diff(bounds).astype(np.int32)
 
 
 def sample_rows(variant: Carried, shape: tuple[int, ...], count: int) -> Any:
-    """Return the rows to compare, in order: one of each of `count` strips, the first, the last."""
+    """Return the sorted rows to compare: the first, the last, and one in each of `count` strips."""
     rows = shape[row_axis(variant)]
     generator = np.random.default_rng(zlib.crc32(variant.id.encode()))
     strips = np.linspace(0, rows, min(count, rows) + 1, dtype=np.int64)
@@ -90,7 +90,7 @@ def sample_rows(variant: Carried, shape: tuple[int, ...], count: int) -> Any:
 
 
 def row_axis(variant: Carried) -> int:
-    """Return the axis of the output that rows are taken of."""
+    """Return the axis of the output along which rows are chosen."""
     return 1 if "attention" in variant.name else 0
 
 
@@ -160,7 +160,7 @@ def _ragged_dot(arrays: Arrays, static: Mapping[str, Any], rows: Any) -> Any:
 
 
 def _attention(arrays: Arrays, static: Mapping[str, Any], rows: Any) -> Any:
-    """Attention without a scale, as JAX's kernels have it; fewer heads of k and v are shared."""
+    """Return attention without a scale, as in JAX's kernels; q's heads share heads of k and v."""
     q, k, v = (_f32(arrays[name]) for name in "qkv")
     shared = q.shape[2] // k.shape[2]
     hidden = np.arange(k.shape[1]) > np.asarray(rows)[:, None]
@@ -191,4 +191,4 @@ REFERENCES: Mapping[str, Reference] = {
     **{f"{jax}{name}": _attention for name in _ATTENTIONS for jax in ("", "jax_")},
     **{f"{jax}{name}": _ragged_dot for name in _RAGGED for jax in ("", "jax_")},
 }
-"""The library has JAX's kernels as `jax_*`; their tunings have no prefix."""
+"""JAX's kernels are named `jax_*` in the library; their tunings have no prefix."""

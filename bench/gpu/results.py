@@ -5,13 +5,13 @@ Every line is an object with `event`, `at` (seconds since 1970) and `run` (1, 2,
 * `run`: a run starts: `schema`, `packed` (digest of the packed folder), `packed_by`, `budget_s`
 * `machine`: see `part_machine.py`
 * `begin`: `unit` is started, in its own process
-* `thing`: a result of `unit`: its name `what`, and values; `missing` is the reason why something
-  cannot be measured here, `error` is what went wrong, with all causes
-* `end`: `unit` is over: `status`, `seconds`; `reason` and `said` if there are such
+* `thing`: a result of `unit`: its name `what`, and values; or `missing`, the reason why it cannot
+  be measured here; or `error`, the error with all causes
+* `end`: `unit` is over: `status`, `seconds`, and `reason` and `said`, if any
 * `over`: the run is over: `seconds`, `left` (units left for the next run, by part)
 
-A later line for the same `unit` and `what` replaces an earlier one. A truncated line does not
-count, and the next line starts on a new line.
+A later line for the same `unit` and `what` replaces an earlier one. A truncated line is ignored;
+the next result starts on a new line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 FILE = "results.jsonl"
 SCHEMA = 2
 FINAL = ("done", "failed", "died", "timeout", "abandoned", "skipped")
-"""Statuses after which a unit is not run again; one that was `cut` by the end of a run is."""
+"""Statuses after which a unit is not run again; a unit that the end of a run has `cut` is."""
 
 Row = Mapping[str, Any]
 

@@ -17,7 +17,7 @@ from typing import Any
 from results import Known, Results
 
 _MOST_BEGINS = 3
-"""A unit that was started so often and never ended takes the machine down: it is abandoned."""
+"""A unit that was started this often without ending may crash the machine: it is abandoned."""
 _MOST_SAID = 4000
 _DYING_S = 10
 
@@ -29,7 +29,7 @@ class Unit:
     Attributes:
         part, name: `part/name` is its id.
         limit_s: time limit.
-        needs_s: time it usually takes; it is not started if less is left.
+        needs_s: time that it usually takes; if less is left, it is not started.
         environment: additional variables of its process.
         reason: why it is not run on this machine, None if it is.
     """
@@ -78,8 +78,8 @@ class Schedule:
 
         Args:
             units: the units, in order.
-            at_once: how many run at the same time.
-            until: `time.monotonic()` after which no more are started.
+            at_once: number of units that run at the same time.
+            until: `time.monotonic()` after which no units are started.
         """
         for unit in self.left(units):
             if unit.reason is not None:

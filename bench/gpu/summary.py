@@ -1,4 +1,4 @@
-"""Print a table of what `check_gpu.py` has found, and write a record to keep.
+"""Print a table of the results of `check_gpu.py`, and write a record to keep.
 
 Usage: python3 summary.py RESULTS [--json FILE]
 
@@ -28,7 +28,7 @@ Things = Mapping[str, Mapping[str, Row]]
 
 
 def problems(known: Known) -> Iterator[str]:
-    """Yield a line for everything that is wrong or failed."""
+    """Yield a line for each wrong or failed result."""
     for unit, end in known.ends.items():
         if end["status"] in _BAD_ENDS:
             yield f"{unit}: {end['status']} ({end['reason']})"
@@ -65,7 +65,7 @@ def table(known: Known) -> Iterator[str]:
 
 
 def _numbers(things: Things) -> Iterator[str]:
-    """Yield for each framework how many kernels are right, and the worst of them."""
+    """Yield for each framework the number of right kernels, and the largest error."""
     for what in dict.fromkeys(what for rows in things.values() for what in rows):
         rows = [rows[what] for rows in things.values() if what in rows and "right" in rows[what]]
         right = sum(row["right"] for row in rows)
@@ -115,7 +115,7 @@ _TABLES = {
 
 
 def _missing(known: Known) -> Iterator[str]:
-    """Yield each reason why something was not measured, with how often."""
+    """Yield each reason for missing measurements, with their number."""
     reasons = Counter(
         f"{unit.partition('/')[0]}: {row['missing']}"
         for unit, things in known.things.items()
@@ -144,7 +144,7 @@ def record(known: Known) -> dict[str, Any]:
 
 
 def _kept(value: Any) -> Any:
-    """Return a value without what names folders or times."""
+    """Return a value without names of folders and without times."""
     if isinstance(value, Mapping):
         return {name: _kept(item) for name, item in value.items() if name not in _LEFT_OUT}
     return value

@@ -1,6 +1,6 @@
 """Run one unit: `worker.py FOLDER RESULTS RUN UNIT OPTIONS PARENT`, the options as JSON.
 
-Its results are appended to the file RESULTS. It ends with its parent.
+The unit's results are appended to the file RESULTS. The process ends when its parent ends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Have this process killed when the one that started it ends."""
+    """Have this process killed when the process that started it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def main() -> int:
-    """Run the unit; 1 if it fails as a whole, with a line that says why."""
+    """Run the unit; return 1, and write a line with the reason, if it fails as a whole."""
     folder, path, run, unit, options, parent = sys.argv[1:]
     end_with_parent(int(parent))
     desk = Desk(Path(folder), unit, Results(Path(path), int(run)), json.loads(options))

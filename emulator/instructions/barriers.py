@@ -236,7 +236,7 @@ def _inval(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _arrive(instruction: Instruction, builder: Builder) -> Step:
-    """`mbarrier.arrive`: each active lane arrives, with `expect_tx` after announcing bytes."""
+    """`mbarrier.arrive`: each active lane arrives; with `.expect_tx`, it first announces bytes."""
     announces = "expect_tx" in instruction.parts
     target, source, *more = instruction.operands
     address = builder.address(source)
@@ -298,9 +298,9 @@ def _transaction(instruction: Instruction, builder: Builder) -> Step:
 def _wait(instruction: Instruction, builder: Builder) -> Step:
     """`try_wait` and `test_wait`: `try_wait` returns only when the phase has completed.
 
-    Neither is `.aligned`, so lanes in different iterations of a loop may meet here. In that case,
-    and if nothing reads its result, `try_wait` returns immediately as well, which the manual
-    allows.
+    The manual allows `try_wait` to return at any time. So it returns at once, like `test_wait`, if
+    nothing reads its result, or if the lanes that meet here wait for different phases (they may be
+    in different iterations of a loop, because neither instruction is `.aligned`).
     """
     target, source, parity_operand, *_ = instruction.operands
     decides = builder.is_read(target)
@@ -349,7 +349,7 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
 
 
 def fence(instruction: Instruction, builder: Builder) -> Step:
-    """All fences and `membar`: memory is in order here, only the observer uses them (9.7.13.4)."""
+    """All fences and `membar`, for the observer only: memory is in order here (9.7.13.4)."""
     return _fenced
 
 

@@ -226,7 +226,7 @@ def broadcast(bits: int, dtype: DType) -> Values:
 def _converted(immediate: Immediate, dtype: DType) -> int:
     """Return the bits of a constant converted to this dtype.
 
-    PTX writes floating-point constants as the bits of either width (4.5.2).
+    PTX writes floating-point constants as the bits of an f32 or of an f64 (4.5.2).
     """
     if immediate.width == 32 and dtype.itemsize == 8:
         return int(np.array(immediate.bits, "u4").view("f4").astype("f8").view("u8"))

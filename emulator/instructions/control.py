@@ -360,7 +360,7 @@ def activemask(instruction: Instruction, builder: Builder) -> Step:
 
 
 def nothing(instruction: Instruction, builder: Builder) -> Step:
-    """No visible effect here: hints, and orderings that turns guarantee anyway."""
+    """Hints, and orderings that the machine's turns guarantee anyway: no visible effect here."""
     return lambda w, place: place + 1
 
 

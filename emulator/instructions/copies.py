@@ -41,7 +41,7 @@ from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 def commit(kind: str) -> Step:
     """Put the operations of a kind that the active lanes have issued into a group.
 
-    A `cp.async` is one operation of several lanes, so its groups are those of the warp.
+    A `cp.async` is one operation of several lanes, so its groups belong to the warp.
     """
 
     def run(w: Warp, place: int) -> int:
@@ -56,7 +56,7 @@ def commit(kind: str) -> Step:
 
 
 def wait(kind: str, left: int, *, commits: bool = False, reads_only: bool = False) -> Step:
-    """Wait until all groups of the active lanes but the last ones are complete, or have been read.
+    """Wait for all groups of the active lanes except the last `left`, or only for their reads.
 
     Args:
         kind: "bulk", "cp.async" or "wgmma".
@@ -330,9 +330,9 @@ def _signals(
 ) -> list[tuple[Block, int]]:
     """Return the mbarriers that a load signals, one per destination.
 
-    A multicast with `.cta_group::2` signals, in each destination's pair of blocks, the block with
-    the same parity as the address's block; without it, the destination. Other loads signal the
-    block of the address: the destination or, with `.cta_group::2`, its peer.
+    A multicast signals each destination. With `.cta_group::2`, it instead signals, in each
+    destination's pair of blocks, the block with the same parity as the address's block. Other loads
+    signal the block of the address: the destination or, with `.cta_group::2`, its peer.
     """
     blocks = targets
     if mask is None:
@@ -341,7 +341,7 @@ def _signals(
             raise Fault(
                 "invalid-operand",
                 f"the mbarrier is in block {blocks[0].rank} of the cluster, and the destination in "
-                f"block {targets[0].rank}: only .cta_group::2 signals another block, of its pair",
+                f"block {targets[0].rank}: they may differ only within a pair, with .cta_group::2",
             )
     elif in_pairs:
         parity = address >> RANK_SHIFT & 1

@@ -359,7 +359,8 @@ def _arrivals(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) ->
 _TURN = 20_000  # instructions that a warp runs before the next warp's turn
 _IDLE_TURNS = 200  # after this many turns that only reread memory, a warp is spinning
 _STILL_TURNS = 8  # after this many turns without a change, more blocks may start
-_MULTIPROCESSORS = 148  # of an unknown GPU model; limits of each:
+# Assumed for an unknown GPU model: the number of multiprocessors, and the limits of each.
+_MULTIPROCESSORS = 148
 _MOST_BLOCKS = 32
 _MOST_THREADS = 2048
 _SHARED_BYTES = 228 * 1024
@@ -492,7 +493,7 @@ class Machine:
     tensor_maps: TensorMaps = field(default_factory=TensorMaps)
     pending: deque[Asynchronous] = field(default_factory=deque)
     progress: int = 0
-    still: int = 0  # turns of all warps that have changed nothing
+    still: int = 0  # successive rounds, with a turn of every warp, in which nothing changed
     launches: list[Launch] = field(default_factory=list)
     clusters: list[Cluster] = field(default_factory=list)
     random: random.Random = field(init=False)
@@ -586,7 +587,7 @@ class Machine:
         return True
 
     def _start_more(self) -> bool:
-        """Start up to as many clusters as are running; a running cluster may wait for a new one."""
+        """Start clusters, at most as many as run: a running cluster may wait for a new one."""
         running = [cluster.launch for cluster in self.clusters]
         started = False
         for launch in self.launches:
@@ -618,7 +619,8 @@ class Machine:
     def _look(self) -> bool:
         """Make every warp recheck its wait; return True if that changed anything.
 
-        A parked warp does not wake up if its loop reads other words and these change.
+        A parked warp wakes up only if a word that it was seen to wait for changes, but its loop may
+        read other words, too.
         """
         for cluster in self.clusters:
             for warp in cluster.warps:

@@ -179,7 +179,8 @@ def smaller(a: Any, b: Any) -> Any:
     return np.minimum(np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b))
 
 
-# The bool is `.NaN`: NaN operands win. AND of two zeros' bits is the greater zero, OR the lesser.
+# The bool is True for `.NaN`, with which NaN operands win. Two zeros are merged by their bits: AND
+# gives the greater zero, OR the lesser one.
 EXTREMES: dict[tuple[str, bool], Function] = {
     ("max", False): _with_ordered_zeros(larger, np.bitwise_and),
     ("max", True): _with_ordered_zeros(np.maximum, np.bitwise_and),

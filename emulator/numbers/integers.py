@@ -460,7 +460,7 @@ def build_bfe(mnemonic: Mnemonic) -> Arithmetic:
         if dtype.kind == "i":
             highest = np.minimum(position + count - _ONE_64, np.uint64(top))
             negative = (count != 0) & ((bits >> highest) & _ONE_64 != 0)
-            # Bits above the register count as sign bits, like the bits above the field.
+            # Bits that are beyond the register are sign bits, like the bits above the field.
             kept = np.minimum(count, np.maximum(np.uint64(top + 1), position) - position)
             field = np.where(negative, field | ~_ones(kept), field)
         return field.astype(unsigned).view(dtype)

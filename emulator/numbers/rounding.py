@@ -64,7 +64,7 @@ BITS: dict[str, np.dtype[Any]] = {"b8": U8, "b16": U16, "b32": U32, "b64": U64}
 FLOATS: dict[str, np.dtype[Any]] = {"f16": F16, "bf16": BF16, "f32": F32, "f64": F64}
 INTEGERS = {**UNSIGNED, **SIGNED}
 
-# A packed type: the dtype of its registers, and the dtype of its elements, twice as many.
+# For each packed type: the dtype of a register, and the dtype of the two elements in it.
 PACKED: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {
     "f16x2": (U32, F16),
     "bf16x2": (U32, BF16),
@@ -586,7 +586,10 @@ def subtract(dtype: Any, mode: str) -> Function:
 
 
 def divide(dtype: Any, mode: str) -> Function:
-    """Return the division; an inexact quotient of two f32 never rounds to an f32 as a double."""
+    """Return the division; directed rounding of an f32 quotient first rounds it to a double.
+
+    This is exact enough: if a quotient of two f32 is not an f32, its nearest double is not either.
+    """
     if mode == "rn":
         return np.divide
     if dtype == F64:

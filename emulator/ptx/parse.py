@@ -62,8 +62,8 @@ class Scope:
     Attributes:
         registers: the kernel's registers so far, by number; shared by its scopes.
         parent: the enclosing scope.
-        names: the registers declared here; a numbered one of the outermost scope, such as `%r<9>`
-            declares, only after its first use.
+        names: the registers declared here. In the outermost scope, a numbered register (declared as
+            in `%r<9>`) is added at its first use.
         ranges: the types of numbered registers by their prefix.
         labels: the number of the instruction after each label.
         known: operands by their text.
@@ -213,7 +213,7 @@ def read_variable(text: str, space: str, line: int) -> Variable:
     alignment, width = 0, 1
     words = found["words"].split()
     for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word == ".align" and ".ptr" not in words:  # `.ptr .align` is the target's
+        if word == ".align" and ".ptr" not in words:  # `.ptr .align` aligns the pointer's target
             alignment = int(following)
         elif word.startswith(".") and (digits := re.sub(r"\D", "", word)):
             width = _SIZES.get(digits, 0)

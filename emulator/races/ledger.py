@@ -235,8 +235,9 @@ class Ledger(Observer):
     def _may_differ(self, first: Event, second: Event) -> bool:
         """Return True if two executions of one store must agree on its bytes.
 
-        The warps of a warpgroup may be in different iterations of a loop, and agree at its end. One
-        thread's bulk stores to the same place, and reductions, are not checked.
+        The warps of a warpgroup may store in different iterations of a loop, so only stores that
+        each warp executes once must agree. Reductions, and several bulk stores of one warp to the
+        same place, are not checked.
         """
         one, other = first.warp, second.warp
         instruction = second.access.instruction

@@ -11,21 +11,20 @@ occur, so the event numbers of an agent increase.
 Each row of a frontier has its own happened-before relation:
 
     GENERIC   for plain accesses
-    ASYNC     also for asynchronous accesses to shared memory (fence.proxy.async)
-    GLOBAL    also for asynchronous accesses to global memory
+    ASYNC     for asynchronous accesses to shared memory, too (after fence.proxy.async)
+    GLOBAL    for asynchronous accesses to global memory, too
     INIT      initialization of mbarriers, for asynchronous operations that signal them
     BEFORE    for tcgen05, as of the last tcgen05.fence::before_thread_sync
-    OVER      in time only; relaxed arrivals also pass it on
+    OVER      events are over, but their writes may not be visible yet; relaxed arrivals pass this
+              row on, too
     AFTER     for tcgen05, as of this thread's last tcgen05.fence::after_thread_sync;
               never passed on, because every waiting thread needs its own fence
 
 A shadow has the last write and reads of each granule of a memory, as event numbers. The size of a
 granule depends on the accesses of the kernel. Stores of one instruction by several warps or blocks
 are races unless they write the same bytes. Loads may read unwritten bytes if the loaded values are
-unused or only stored again.
-
-A kernel may copy a buffer that is only partly filled, as Mosaic's profiler does. With lane
-semantics, Mosaic lowers `ref[...] = value` to a swap, whose load of the old value is dead.
+unused or only stored again: Mosaic's profiler copies a buffer that is only partly filled, and with
+lane semantics, Mosaic lowers `ref[...] = value` to a swap that loads the old value for nothing.
 """
 
 from __future__ import annotations
@@ -83,7 +82,12 @@ class Domain(NamedTuple):
         return self.scope == SYS or self == Domain.around(warp, cluster, self.scope)
 
     def needed(self, warp: Warp, is_near: bool) -> int:
-        """Return the scope that an acquire needs; `is_near` if the warp's cluster also released."""
+        """Return the smallest scope that acquires what was released here.
+
+        Args:
+            warp: the warp that acquires.
+            is_near: part of the release comes from the warp's own cluster.
+        """
         if self.device != warp.block.device:
             return SYS
         return CTA if is_near else GPU
@@ -154,7 +158,7 @@ class Clusters:
         self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # last argument, its union
 
     def union(self, more: Clusters) -> Clusters:
-        """Return the later events of both: one of the two objects if it includes the other."""
+        """Return the later event of each agent; if one object includes the other, that object."""
         if more is self or not more.tables:
             return self
         if not self.tables:
@@ -239,7 +243,7 @@ class Frontier:
 
 
 def merged(known: Table | None, table: Table) -> Table:
-    """Return the later events of two immutable tables.
+    """Return a table with the later event of each agent in two immutable tables.
 
     Returns one of the two if it includes the other.
     """
@@ -322,7 +326,8 @@ class Thread:
         self.acquired: dict[int, Frontier] = {}
         # By semaphore, domain and order: the knowledge last acquired there.
         self.acquired_at: dict[tuple[tuple[int, int], Domain, Order], Clusters] = {}
-        self.in_flight: dict[int, tuple[int, bool]] = {}  # by register: wgmma event, is written
+        # By register: the event of the wgmma that uses it, and True if the wgmma writes it.
+        self.in_flight: dict[int, tuple[int, bool]] = {}
         self.fenced: list[np.ndarray] | None = None  # registers at the last wgmma.fence
         self.asynchronous: list[Asynchronous] = []  # operations not waited for
 
@@ -339,7 +344,8 @@ class ClusterState:
         self.warpgroups = np.array([(w.block.rank << 8) + w.index // 4 for w in warps])
         self.barriers: dict[object, BarrierState] = {}
         self.copies = 0
-        self.reached: dict[int, dict[int, int]] = {}  # by rank and agent: the last event there
+        # By the rank of a block and by agent: the agent's last access to the block's shared memory.
+        self.reached: dict[int, dict[int, int]] = {}
 
 
 class BarrierState:
@@ -498,7 +504,7 @@ class Shadow:
         self.reads[row, index] = event
 
     def late_read(self, index: Index, known: np.ndarray) -> int:
-        """Return the last read that is later than `known` (an event by agent), or 0."""
+        """Return the last read that is later than its agent's event in `known`, or 0."""
         count = len(self.readers)
         if not count:
             return 0
@@ -668,8 +674,8 @@ def kind_of(operation: Asynchronous) -> OperationKind:
 def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:
     """Return True if both execute the same store: not a race if they write the same bytes.
 
-    In Mosaic's kernels, every warp of a block stores a scalar, and every warp or block stores the
-    same rows.
+    In Mosaic's kernels, all warps of a block store the same scalar, and several warps or blocks may
+    store the same rows.
     """
     if first.access.instruction is not second.access.instruction or first.scope != WEAK:
         return False

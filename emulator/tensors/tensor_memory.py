@@ -64,7 +64,7 @@ class TensorMemory:
     def alloc(self, columns: int) -> int | None:
         """Allocate columns and return their address, or None if too few are free.
 
-        Then the hardware would wait until another block on the multiprocessor frees some.
+        If too few are free, the hardware waits until another block on the same SM frees some.
 
         Raises:
             OperandError: the number of columns is not a power of two in 32…512, or the permit to

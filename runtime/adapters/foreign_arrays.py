@@ -59,7 +59,7 @@ class DlpackAdapter(OwnMemory):
         except FOREIGN_ERRORS as error:
             raise ArgumentError(f"__dlpack_device__() failed: {_text(error)}.") from error
         if where[0] not in (CPU, CUDA, CUDA_MANAGED):
-            raise ArgumentError(f"an array lies on a DLPack device of kind {where[0]}, no GPU.")
+            raise ArgumentError(f"it is on a DLPack device of kind {where[0]}, which is not a GPU.")
         if where[0] == CPU:
             return read_capsule(self._export(array), None)
         capsule = self._export(array, stream=stream or _NO_SYNCHRONISATION)
@@ -160,10 +160,10 @@ def _view(interface: CudaArrayInterface) -> ArrayView:
     except FOREIGN_ERRORS as error:
         raise _wrong_field(interface) from error
     if pointer == 0 and 0 not in shape:
-        raise ArgumentError("__cuda_array_interface__ says that the array lies at address 0.")
+        raise ArgumentError("__cuda_array_interface__ gives address 0 for an array with elements.")
     if producer == 0:
         raise ArgumentError(
-            "__cuda_array_interface__ says stream 0, which the interface does not allow."
+            "__cuda_array_interface__ gives stream 0, which the interface does not allow."
         )
     return ArrayView(
         pointer, dtype, shape, own is None, _device(pointer), not is_read_only, producer, own
@@ -215,7 +215,7 @@ def _device(pointer: int) -> int:
     try:
         return device_of(pointer)
     except DriverError as error:
-        raise ArgumentError(f"no GPU has memory at {pointer:#x} (the address it gives).") from error
+        raise ArgumentError(f"no GPU has memory at its address, {pointer:#x}.") from error
 
 
 def read_typestr(typestr: str) -> tuple[str, int]:

@@ -35,7 +35,7 @@ from pallasc.specs.spelling import an
 
 
 def types_of(kernel: Variants, arrays: Sequence[Any]) -> list[ArrayType]:
-    """Return the types of arrays in a variant's layouts, to which XLA converts them.
+    """Return array types with a variant's layouts; XLA converts the arrays to these.
 
     Variants whose arrays are row-major are preferred.
     """
@@ -209,8 +209,8 @@ def batched_form_of(kernel: Variants) -> Variants | None:
     A rule declared in the program takes precedence over the specs of the variants.
 
     Raises:
-        ArgumentError: the specs name different kernels, or one that was not opened together with
-            it.
+        ArgumentError: the specs name different kernels, or a kernel that was not opened together
+            with this one.
     """
     rules = kernel.rules
     if rules.is_batched:
@@ -426,7 +426,7 @@ def callback(
 
 
 def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
-    """Load the variant on each GPU JAX may use: command buffers cannot load.
+    """Load the variant on each GPU JAX may use: launches in command buffers cannot load it.
 
     Errors are left to the callback to report: the function may be traced for other devices.
     """

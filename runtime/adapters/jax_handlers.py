@@ -70,7 +70,7 @@ def register_jax_handlers() -> None:
             raise ToolError("the C library has no handlers for JAX.", hint="Unset PALLASC_NATIVE.")
     except ToolError as error:
         raise ToolError(
-            f"programs of JAX cannot launch kernels by themselves: {error.message}", hint=error.hint
+            f"JAX programs cannot launch kernels without Python: {error.message}", hint=error.hint
         ) from error
     try:
         import jax.ffi

@@ -156,7 +156,7 @@ class TorchAdapter(Adapter):
         device = array.device
         if device.type not in ("cuda", "cpu"):
             raise ArgumentError(
-                f"a tensor lies on {device}, which has no memory of a CUDA device.", hint=TRACED
+                f"a tensor is on {device}, which is not a CUDA device.", hint=TRACED
             )
         return ArrayView(
             array.data_ptr(),

@@ -3,14 +3,14 @@
 The library executes flat plans. Without it, with thread-local default streams, or for what a flat
 plan cannot express, `calls/plain.py` launches through cuda-python.
 
-A cubin is loaded once for all devices. A kernel is made ready on each device separately: the
+A cubin is loaded once for all devices. A kernel is prepared on each device separately. The
 attributes that allow more than 48 kB of dynamic shared memory or clusters of more than 8 blocks are
-set, and its code is copied there at once, since the driver's lazy loading fails during stream
-capture (before driver 12.3) and can deadlock with running kernels. Nothing is ever unloaded: a
-captured graph may launch a kernel after everything else of it is gone.
+set. Its code is copied there at once, because the driver's lazy loading fails during stream capture
+(before driver 12.3) and can deadlock with running kernels. Nothing is ever unloaded: a captured
+graph may launch a kernel after all of its Python objects are gone.
 
 The launch uses the stream that the caller passes. If there is none, it uses the stream of the first
-array, results included, whose framework has a current stream or which names a stream. Otherwise it
+array (input or result) that names a stream or whose framework has a current stream. Otherwise it
 uses the default stream. If other arrays belong to another stream, the launch and that stream wait
 for each other (`streams.Order`).
 """
@@ -72,9 +72,9 @@ def load_program(candidate: Candidate, device: Device, stream: int | None = None
         programs: dict[int, Program] = state.programs.setdefault(candidate.artifact, {})
         if device.ordinal not in programs:
             if stream is not None and is_capturing(device, stream):
-                what = f"{candidate.name} is not loaded on {device}"
+                what = f"{candidate.name} cannot be loaded on {device}"
                 hint = f"Call preload({device.ordinal}) before the capture."
-                raise DeviceError(f"{what}, and its stream is being captured.", hint=hint)
+                raise DeviceError(f"{what} while its stream is being captured.", hint=hint)
             programs[device.ordinal] = Program(candidate, device)
         return programs[device.ordinal]
 
@@ -165,15 +165,15 @@ class Route:
 
     Args:
         candidates: the variants.
-        is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
-            decide, whatever the GPU.
-        selector: chooses among the variants; None: no table decides.
+        is_only: on no GPU of this machine does another variant of the kernel take the same arrays,
+            so the arrays alone determine the route.
+        selector: chooses among the variants; None if no table decides.
 
     Attributes:
         is_only: as given.
         signature: their signature.
         workspace_bytes: memory for temporaries that each launch needs.
-        fronts: native fronts, which also hold handles of the programs.
+        fronts: the C functions for calls (`native_path.py`), which hold handles of the programs.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class Route:
         for binding, pointer in zip(self.signature.passed, pointers, strict=True):
             if pointer and context_of(pointer) == context:
                 raise ArgumentError(
-                    f"{self.name}: {binding.path} belongs to a context of the program's own.",
+                    f"{self.name}: {binding.path} belongs to a context that the program created.",
                     hint=PRIMARY_CONTEXT,
                 )
         if stream <= DEFAULT_STREAMS:
@@ -464,7 +464,7 @@ def launch_on_host(
     """
     device = get_device(current_device())
     program = route.program(device.ordinal)
-    if stream is not None and is_capturing(device, stream):  # a graph cannot copy there and back
+    if stream is not None and is_capturing(device, stream):  # the copies cannot be in a graph
         raise ArgumentError(
             f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
             "at once.",

@@ -3,7 +3,8 @@
 Variants of a kernel may differ in the structure of an argument: an array or None, lists of
 different lengths, or mappings with different keys. Variants with the same structure are one form,
 which acts as a kernel. Structures are distinguished by the paths of their arrays, which are in a
-bundle's manifest. Launch plans are read only if arrays are in lists, mappings, or nodes.
+bundle's manifest. If arrays are in lists, mappings, or other tree nodes, launch plans are read,
+too: paths show neither empty lists nor the types of nodes.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ class Rules:
 
 
 class Variants:
-    """The variants of a kernel, with a route for each set of arrays.
+    """The variants of a kernel, with a route for each set of array types.
+
+    A route has the variants that take these arrays and differ only in their target.
 
     Args:
         name: the kernel's name in messages.
@@ -284,7 +287,7 @@ class Variants:
         """Return the variants of a route, and True if no others take its arrays on this machine."""
         # Skip variants that no local GPU uses, so that their artifacts are not read.
         taken = self.selector.taken_here(candidate)
-        # Comparing outputs first rules out most others without reading their artifacts.
+        # `types` first: most variants already differ there, and `kind` reads the artifact.
         alike = [
             own for own in taken if own.types == candidate.types and own.kind == candidate.kind
         ]
@@ -402,7 +405,7 @@ class Call:
         ]
 
     def _check_layouts(self, inputs: Sequence[Passed]) -> None:
-        """If all variants take the same arrays, check strides while views still have them.
+        """If all variants take the same arrays, check strides; array types do not have them.
 
         Raises:
             ArgumentError: an array's strides do not match the kernel's strides.
@@ -555,8 +558,9 @@ class Forms(Generic[K]):
         kernels: as given.
         parameters: the names of all parameters in order; empty if some have no names.
         optional: the parameters that have arrays in some forms but not in others.
-        by_given: the form for each set of given optional parameters, if there is exactly one, and
-            it knows all parameters.
+        by_given: for each set of optional parameters that a call may give, the only form that has
+            arrays for exactly these. Without an entry if there are several such forms, or if the
+            form's signature lacks a parameter.
     """
 
     def __init__(self, name: str, kernels: Sequence[K], types: Types) -> None:

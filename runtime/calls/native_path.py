@@ -1,14 +1,14 @@
 """Calls through the extension `_native`, if it is available.
 
 A front is a C function that inspects the arrays of a call, finds the route with the same dtypes,
-shapes and layouts, and launches its plan through the C library. Anything that it does not handle,
-including wrong arrays, goes to its fallback: the front of the framework that was met before, and in
-the end the Python code that handles every call. `runtime/native/python.c` reads the data packed
-here: words of eight bytes.
+shapes and layouts, and launches its plan through the C library. A call that it does not handle,
+such as one with wrong arrays, goes to its fallback: the front of another framework that the kernel
+was called with earlier. The last fallback is the Python code that handles every call.
+`runtime/native/python.c` reads the data packed here: words of eight bytes.
 
 `torch.compile` traces every function that it meets, and every frame that runs between its graphs. A
-marked function ends the graph with our reason; a function whose frames are skipped runs unchanged,
-including everything it calls.
+function marked by `untraced` ends the graph with our reason. A function given to `skip_frames` runs
+unchanged, including everything it calls.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _ASK_DTYPE, _ASK_SHAPE, _ASK_STRIDES, _ASK_PLAIN, _IS_ROW_MAJOR, _IS_WRITTEN = 1
 _LEAF, _TUPLE, _LIST, _NONE = 0, 1, 2, 3
 _NO_CODE = -1
 _MOST_FRAMEWORKS = 8
-"""Fronts of different types of arrays call each other in turn."""
+"""Maximum number of fronts of a kernel; a call may go through all of them."""
 
 Slots = tuple[int, ...]
 """The input number for each parameter of a front, -1 if it must be None."""
@@ -322,7 +322,7 @@ def _allocation(shape: tuple[int, ...], dtype: str, access: Access) -> tuple[Any
 
 
 def _make_program(route: Route, ordinal: int) -> Any:
-    """Return a route's plan on a device; None if Python must launch first, False if impossible."""
+    """Return a route's plan on a device; None before its first launch, False without a plan."""
     native: Any = extension()
     program = route.loaded(ordinal)
     if program is None:
@@ -359,7 +359,7 @@ def _order(
     is_given: bool,
     has_current: bool,
 ) -> Callable[[], None] | bool | None:
-    """Make a stream wait for earlier uses of arrays; return what records the launch in them.
+    """Make a stream wait for uses of arrays; return a function that adds the launch to these.
 
     Args:
         route: the route to launch.
@@ -367,11 +367,11 @@ def _order(
         stream: the launch's stream.
         views: its arrays.
         is_given: the caller specified the stream.
-        has_current: the stream is the framework's current one, unless given.
+        has_current: without a given stream, launches use the framework's current one.
 
     Returns:
-        None if nothing has to be recorded; False if Python has to launch, since an array comes from
-        another stream than the default stream that the launch would take, too.
+        None if nothing has to be recorded. False if Python has to launch, because the launch's
+        stream must also wait for the stream of an array.
     """
     producers = [view.stream for view in views if view.stream is not None]
     if producers and (is_given or has_current or not {*producers} <= {0, 1}):

@@ -1,9 +1,9 @@
 """Launch a variant without the C library: every step of its plan is a call of cuda-python.
 
-This is how machines launch where pallasc was installed without a C compiler, or with
-PALLASC_NATIVE=0. It does what `runtime/native/prepare.c` and `launch.c` do, in the same order and
-with the same messages, and is written to be read: a launch prepares its parameters and tensor maps
-again, which takes 30 to 40 µs (`bench/launch.py`, "plain"), where C takes less than one.
+It is used if pallasc was installed without a C compiler, or with PALLASC_NATIVE=0. It does what
+`runtime/native/prepare.c` and `launch.c` do, in the same order and with the same messages, but is
+written to be read: each launch prepares its parameters and tensor maps again. So a launch takes 30
+to 40 µs (`bench/launch.py`, "plain"), and less than 1 µs in C.
 
 Parameters by value are aligned to 128 bytes, since `CUtensorMap` must be 64-byte aligned (128 in
 the headers of CUDA 13), which objects of cuda.bindings often are not. For the same reason tensor
@@ -123,7 +123,7 @@ class PlainSteps:
     ) -> None:
         what = f"{self._name} cannot be launched"
         if len(self._steps) > 1:
-            before = ", after the steps before it have been" if number else ""
+            before = ", but the steps before it were launched" if number else ""
             what = f"step {number} of {self._name} cannot be launched{before}"
         ready = self._ready[number]
         if isinstance(step, Launch) and ready is not None:
@@ -338,7 +338,7 @@ class Parameters:
         data = bytes.fromhex(parameter.data)
         ctypes.memmove(value, data, len(data))
         for offset, tensor_map in parameter.tensor_maps:
-            # A parameter may hold a map where the driver does not write one.
+            # The driver writes maps only at multiples of 64 or 128, unlike their offset here.
             encoded = _aligned(MAP_BYTES)
             address = addresses[tensor_map.buffer] + tensor_map.offset
             code = self._encoders[id(tensor_map)](ctypes.addressof(encoded), address)

@@ -165,7 +165,8 @@ class Driver:
         """Return the error for an exception from cuda-bindings, one of `ODD_ANSWERS`."""
         if isinstance(error, ValueError):
             return DeviceError(
-                f"{what}: {function} answers what this cuda-bindings does not know: {error}.",
+                f"{what}: {function} answers a value that this cuda-bindings does not know: "
+                f"{error}.",
                 hint="Run pip install --upgrade cuda-bindings.",
             )
         return DeviceError(
@@ -424,7 +425,7 @@ def outside_captures(driver: Driver) -> Iterator[None]:
     Without it, allocating, freeing and loading would invalidate them.
     """
     modes = driver.bindings.CUstreamCaptureMode
-    what = "captures of streams cannot be left alone"
+    what = "stream captures cannot be protected"
     relaxed = modes.CU_STREAM_CAPTURE_MODE_RELAXED
     before = driver.call("cuThreadExchangeStreamCaptureMode", relaxed, what=what)
     try:

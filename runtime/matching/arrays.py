@@ -120,13 +120,13 @@ class Access:
         capsule: the `__dlpack_c_exchange_api__` of these types; None if they have none.
         mark_written: a function that marks the arrays in a tuple as written in the framework; None
             if it does not count writes.
-        is_plain: returns whether an array's memory has its actual values: torch conjugates complex
-            arrays lazily, and so negates their imaginary parts, which without gaps have one
-            element. None if `describe` checks it, or if memory always has the actual values.
-        stream: returns the current stream of a device; None if the framework has none, or if
-            `capsule` or `stream_address` tells it.
+        is_plain: a function that returns whether an array's memory has its actual values: torch
+            conjugates complex tensors, and negates their imaginary parts, only when they are read.
+            None if `describe` checks it, or if memory always has the actual values.
+        stream: a function that returns the current stream of a device; None if the framework has
+            none, or if `capsule` or `stream_address` provides it.
         stream_address: the address of a C function for the current stream of a device,
-            `int (int32_t device, void **stream)`; 0 to use the function of the API.
+            `int (int32_t device, void **stream)`; 0 to use the function of `capsule`.
     """
 
     kinds: tuple[type, ...]

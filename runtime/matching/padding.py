@@ -64,7 +64,8 @@ def _size(padding: Padding) -> tuple[int, str]:
 def _fit(candidate: Candidate, types: tuple[ArrayType, ...]) -> Padding | None:
     """Return the padding of the arrays for a variant, None if it does not hold them.
 
-    A dimension may be a multiple of the parameter or a part of it, the same in all arrays.
+    A dimension may have a fixed ratio to its parameter; in the call, the arrays' lengths in these
+    dimensions must stand for the same value of the parameter.
     """
     tuning = candidate.tuning
     if tuning is None or not tuning.pad or len(types) != len(candidate.arrays):
@@ -163,8 +164,8 @@ class Prepared:
             if number in signature.updated:
                 path = signature.inputs[number].path
                 raise ArgumentError(
-                    f"{name}: {path} is updated in place, and would have to be padded, which only "
-                    "copies can be.",
+                    f"{name}: {path} would have to be padded, but only copies are padded, and this "
+                    "array is updated in place.",
                     hint=f"Pass {path} in a shape that a variant takes.",
                 )
         self._name = name

@@ -1,16 +1,15 @@
 """Select a variant. The decision depends only on the variants, the GPU and the arrays.
 
 Code for an architecture with the suffix "a" runs on exactly that compute capability, with "f" on
-its family, and without a suffix on the same major and the same or a higher minor version. The
-family rule is the same: 100f covers 10.0, 10.3 and later, 120f covers 12.0 and 12.1. Embedded GPUs
-are not compatible with other GPUs of their major version: 8.7, and 10.1, which CUDA 13 calls 11.0
-and which 100f does not cover. Sources: CUDA programming guide, "Family-specific features", "Binary
-compatibility".
+its family, and without a suffix on the same major and the same or a higher minor version. Families
+have the same rule: 100f covers 10.0, 10.3 and later, 120f covers 12.0 and 12.1. Embedded GPUs are
+not compatible with other GPUs of their major version. These are 8.7 and 10.1, which CUDA 13 calls
+11.0; so 100f does not cover 10.1. Sources: CUDA programming guide, "Family-specific features",
+"Binary compatibility".
 
 Variants for any model of the architecture may be used, the most similar model first, with one
-exception: if all blocks of a launch were resident at once on the model that it was compiled for,
-but would not be on this GPU, blocks that wait for each other would hang. Such a variant is
-rejected.
+exception. Blocks that wait for each other hang if not all blocks of the launch are resident at
+once. So a variant is rejected if its blocks are all resident on its own model, but not on this GPU.
 """
 
 from __future__ import annotations
@@ -357,7 +356,7 @@ def wrong_layout(name: str, binding: Binding | Array, strides: Sequence[int]) ->
     return ArgumentError(
         f"{name}: {binding.path} has strides {list(strides)}, and the kernel takes {taken} with "
         f"strides {list(expected)}.",
-        hint="Pass an array whose elements lie in that order, or compile a variant for this one.",
+        hint="Pass an array in the kernel's layout, or compile a variant for this array's layout.",
     )
 
 

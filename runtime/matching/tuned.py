@@ -1,15 +1,14 @@
 """Select among variants that differ only in tuned parameters, by the rows of a table.
 
-Variants for the same arrays and with the same other parameters are a **group**. In a group, the
-variant is used that a row for this GPU names for its exact key; otherwise the one that a row names
-for its bucket; otherwise the default. If there is none, the call is rejected. A row applies to a
-GPU with the name that it was measured on, or with the name of that GPU's model. Parameters of
+Variants for the same arrays and with the same other parameters are a **group**. Of a group, a call
+uses the variant with a row for this GPU and the exact key, else the variant with a row for the
+key's bucket, else the default. Without a default, the call is rejected. A row applies to GPUs with
+the name of the GPU that it was measured on, or with the name of that GPU's model. Parameters of
 `over` in the call take precedence over the table: if they leave one variant in a group, that
-variant is used.
+variant is used. If nothing was tuned, all variants of a group may be used.
 
-All sets of arrays are indexed together when a kernel is first used on an architecture: the first
-launch with a shape looks up its variants there. Routes keep the choice, so later launches do not
-come here. If nothing was tuned, all variants of a group may be used.
+When a kernel is first used on an architecture, its variants are indexed by their arrays. The first
+launch with new arrays looks its variants up there; routes keep the choice for later launches.
 """
 
 from __future__ import annotations

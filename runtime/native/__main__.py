@@ -20,7 +20,7 @@ def main() -> int:
         description="Print the folder of the C library's pkg-config file.",
     )
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--include", action="store_true", help="print that of its header instead")
+    choice.add_argument("--include", action="store_true", help="print the header's folder instead")
     choice.add_argument("--library", action="store_true", help="print the library's file instead")
     chosen = parser.parse_args()
     try:

@@ -32,7 +32,7 @@ static int is_inside(struct bytes whole, uint64_t offset, uint64_t count)
     return offset <= whole.count && count <= whole.count - offset;
 }
 
-/* Are all segments and sections within the file? The section table is. */
+/* Are all segments and sections within the file? The caller has checked the section table. */
 static int is_whole(struct bytes elf)
 {
     uint64_t segments = number(elf.at + 32, 8), sections = number(elf.at + 40, 8);
@@ -66,7 +66,7 @@ const char *broken_cubin(const void *data, size_t size, int sm, char *text, size
     unsigned own_sm = (elf.at[8] >= ABI_OF_CUDA_12_8 ? flags >> 8 : flags) & 0xff;
     if ((count && (row_bytes != SECTION_BYTES || names >= count)) ||
         !is_inside(elf, number(elf.at + 40, 8), (uint64_t)count * SECTION_BYTES) || !is_whole(elf))
-        snprintf(text, capacity, "an ELF file of %zu bytes names what is not in it", size);
+        snprintf(text, capacity, "an ELF file of %zu bytes refers to missing data", size);
     else if (machine != MACHINE_CUDA)
         snprintf(text, capacity, "not a cubin: ELF machine %u instead of %d", machine, MACHINE_CUDA);
     else if (own_sm != (unsigned)sm)

@@ -284,7 +284,7 @@ int enter_quietly(struct entered *entered, const struct device *device)
 int leave_captures_alone(struct entered *entered)
 {
     entered->mode = CAPTURE_MODE_RELAXED;
-    int status = CALL("captures of streams cannot be left alone", cuThreadExchangeStreamCaptureMode,
+    int status = CALL("stream captures cannot be protected", cuThreadExchangeStreamCaptureMode,
                       &entered->mode);
     entered->has_exchanged = !status;
     return status;

@@ -107,8 +107,8 @@ struct flat_buffer {
     uint32_t reserved;
 };
 
-/* The buffers of FLAT_ARRAYS are all different, and inputs or outputs by their role; each array has
- * its buffer's size, and every buffer of these roles with a size is included. */
+/* No buffer is twice in FLAT_ARRAYS, and all have the role of an input or output. Every buffer of
+ * these roles whose size is not 0 is included. An array has the size of its buffer. */
 struct flat_array {
     uint32_t path;    /* string */
     uint32_t dtype;   /* string: a short name, "bf16" */

@@ -3,7 +3,7 @@
  * A launch reads its parameters from a block on the stack: the array of pointers for
  * `kernelParams`, the addresses passed as parameters, then the parameters passed by value, aligned
  * to 128 and copied together from a template. The first launch on a device encodes their tensor
- * maps; later launches replace the addresses in maps that describe different ones. */
+ * maps; later launches replace the address in a map if its array is elsewhere. */
 #include "prepare.h"
 
 #include <stdio.h>
@@ -296,7 +296,7 @@ static int step_failed(const struct call *call, size_t number, const struct step
     const char *name = name_of(call->plan), *before = "";
     char what[1024];
     if (number)
-        before = ", after the steps before it have been";
+        before = ", but the steps before it were launched";
     if (call->plan->count[FLAT_STEPS] == 1)
         snprintf(what, sizeof what, "%s cannot be launched", name);
     else

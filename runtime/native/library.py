@@ -87,7 +87,7 @@ def _look() -> tuple[Any | None, str]:
         return None, "the extension is switched off: PALLASC_NATIVE is 0"
     if has_thread_streams():
         told = f"{_PER_THREAD_STREAM} is {os.environ[_PER_THREAD_STREAM]!r}"
-        return None, f"the extension knows no default streams of threads, and {told}"
+        return None, f"the extension does not support per-thread default streams, and {told}"
     try:
         module = import_module(f"{__package__}.{_NAME}")
     except ModuleNotFoundError:

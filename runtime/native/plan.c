@@ -19,7 +19,7 @@ enum {
     MOST_MAP_RANK = 5,
 };
 
-/* The digest finds accidents, so only a forged plan, or a faulty writer, gets one of these. */
+/* The digest detects accidental damage, so only a forged plan or a faulty writer is the cause. */
 static int damaged(const char *what, uint64_t number)
 {
     return fail(PALLASC_ERROR_CORRUPT, NULL, "the flat plan is damaged: %s %llu is not valid.", what,
@@ -50,7 +50,7 @@ static int check_header(const struct flat_header *header, size_t size)
                     header->version, FLAT_VERSION);
     if (header->header_bytes != sizeof *header || header->total_bytes != size)
         return fail(PALLASC_ERROR_CORRUPT, NULL,
-                    "the flat plan is damaged: it has %llu bytes, and %zu are given.",
+                    "the flat plan is damaged: its header says %llu bytes, but there are %zu.",
                     (unsigned long long)header->total_bytes, size);
     uint8_t digest[32];
     sha256((const char *)header + CHECKED, size - CHECKED, digest);
@@ -298,7 +298,7 @@ static int check_passed(pallasc_plan *plan, uint32_t *numbers)
     for (uint32_t i = 0; i < plan->count[FLAT_BUFFERS]; i++)
         if (plan->buffers[i].role <= FLAT_OUTPUT && plan->places[i].kind == NOWHERE &&
             plan->buffers[i].size)
-            return damaged("buffer", i); /* nobody provides it */
+            return damaged("buffer", i); /* no array provides it */
     return PALLASC_OK;
 }
 
@@ -372,7 +372,7 @@ static int check_kernels(const pallasc_plan *plan)
 
 /* ---- steps ---- */
 
-/* Like `lies_inside`; plans share constants, so nothing may write to them. */
+/* Like `lies_inside`, but not for constants: plans share them, so no step may write to them. */
 static int may_write(const pallasc_plan *plan, const struct flat_step *step)
 {
     return lies_inside(plan, step->target, step->target_offset, step->size) &&
@@ -412,8 +412,8 @@ struct used {
     uint64_t bytes; /* passed by value */
 };
 
-/* Are the numbers of a map the driver's? It reads as many entries as the rank says, and checks the
- * sizes and strides itself. */
+/* Are the rank and the enumeration values of a map known to the driver? It reads as many entries as
+ * the rank says, and checks sizes and strides itself. */
 static int is_map(const struct flat_map *map)
 {
     return map->rank >= (map->im2col ? 3 : 1) && map->rank <= MOST_MAP_RANK && map->type <= 9 &&

@@ -75,7 +75,8 @@ static inline const char *kernel_name(const pallasc_plan *plan, const struct fla
 void free_states(pallasc_plan *plan);
 int is_prepared(const pallasc_plan *plan, int ordinal);
 
-/* cubin.c: the error in a cubin for sm_`sm`, with the message of specs/artifacts/cubin.py; or NULL.
+/* cubin.c: the error in a cubin for sm_`sm`, with the message of specs/artifacts/cubin.py if that
+ * has the same check; or NULL.
  * The driver is not given a cubin's length: it reads as far as the headers say. */
 const char *broken_cubin(const void *data, size_t size, int sm, char *text, size_t capacity);
 

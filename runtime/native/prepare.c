@@ -128,7 +128,7 @@ static int check_launch(const pallasc_plan *plan, const struct flat_launch *laun
     const char *kernel = kernel_name(plan, launch);
     uint64_t smem = smem_bytes(plan, launch), here = (uint64_t)device->sm_count;
     uint64_t at_a_time = launch->blocks_per_sm, made_for = plan->facts->sm_count;
-    /* The grid has at most 96 bits: a count that does not fit into 64 is never resident at once. */
+    /* A grid has fewer than 2^96 blocks. More than 2^64 blocks are never resident at once. */
     uint64_t plane = (uint64_t)launch->grid[0] * launch->grid[1];
     uint64_t blocks = plane > UINT32_MAX ? UINT64_MAX : plane * launch->grid[2];
     if (smem > (uint64_t)device->smem_optin_bytes)

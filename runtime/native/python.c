@@ -1,9 +1,9 @@
-/* `_native`: the way of a call in Python to `pallasc_launch_from`.
+/* `_native`: the path of a call from Python to `pallasc_launch_from`.
  *
  * A front is the entry point of one kernel: a builtin method that inspects the arguments of a call,
  * finds the route with the same dtypes, shapes and layouts, and launches its plan in the stream.
- * For anything it does not handle, it calls the fallback before anything is enqueued: Python code
- * that handles every call, and is the only one to write messages about arguments.
+ * A call that the front does not handle goes to its fallback before anything is enqueued. The last
+ * fallback is the Python code that handles every call; only this code reports wrong arguments.
  * runtime/calls/native_path.py creates fronts and routes.
  *
  * Arrays are inspected through DLPack's C exchange API where their type has it, and otherwise through
@@ -392,7 +392,7 @@ static bool is_of_type(const array_type *type, const dl_tensor *array)
 
 enum { FITS, DIFFERS, UNUSUAL };
 
-/* Returns whether memory has the array's actual values, which some frameworks defer. */
+/* Returns whether an array's memory has its actual values; see `is_plain` in matching/arrays.py. */
 static int is_plain(const front *self, PyObject *array)
 {
     PyObject *found = PyObject_CallFunctionObjArgs(self->calls[IS_PLAIN], array, NULL);
@@ -402,7 +402,7 @@ static int is_plain(const front *self, PyObject *array)
     return found == Py_True ? FITS : UNUSUAL;
 }
 
-/* Makes an array one of the call's; returns whether it is as a route takes it. */
+/* Adds an array to the call; returns whether the route takes it. */
 static int take(call *own, const route *way, int64_t number, PyObject *array, const seen *viewed)
 {
     const array_type *type = way->arrays[number];
@@ -703,8 +703,8 @@ static PyObject *returned(const call *own, const route *way)
     return made;
 }
 
-/* Outcome of a call: done, with a result or an exception; or nothing was done, and it may be
- * launched here or not. */
+/* Outcome of a call: DONE, with a result or an exception; NOT_DONE, Python must handle the call; or
+ * MAY_LAUNCH, nothing was done so far, and the front can launch it. */
 enum { DONE, NOT_DONE, MAY_LAUNCH };
 
 /* Lets Python order the launch after earlier uses of described arrays, if there are any. Sets
@@ -782,7 +782,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     int current = -1;
     if (ready->current_context(&context))
         return NOT_DONE;
-    /* Python orders launches beside contexts that the program created on this device. */
+    /* If the program created another context on this device, Python orders the launch with it. */
     bool is_elsewhere = context && context != ready->context;
     if (is_elsewhere && (ready->current_device(&current) || current == device))
         return NOT_DONE;
@@ -984,7 +984,7 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_native",
-    .m_doc = "What repeated calls of kernels go through.",
+    .m_doc = "The C code that repeated calls of kernels go through.",
     .m_size = -1,
     .m_methods = functions,
 };

@@ -151,7 +151,7 @@ static int described(ffi_call *call, struct platform *platform, ffi_error **erro
     if (metadata->struct_size < FFI_SIZE(ffi_metadata, traits))
         return 1;
     metadata->traits = FFI_COMMAND_BUFFER_COMPATIBLE;
-    /* In every version from 0.3 on, the state follows, though their sizes end before it. */
+    /* Every version from 0.3 on has the field `state`, but reports a size that ends before it. */
     const ffi_api *api = call->api;
     if (api->version.major != FFI_MAJOR || api->version.minor < FFI_MINOR ||
         api->struct_size < FFI_SIZE(ffi_api, device_ordinal))
@@ -552,7 +552,7 @@ static int check_packing(const pallasc_plan *plan)
         pallasc_buffer(plan, n, &array);
         if (array.bits < 8)
             return fail(PALLASC_ERROR_ARGUMENT, "Run it where JAX uses the GPU.",
-                        "%s: %s is %s, of which the CPU stores one per byte, and the GPU several.",
+                        "%s: %s is %s, and XLA on the CPU does not pack its elements as GPUs do.",
                         pallasc_name(plan), array.path, array.dtype);
     }
     return PALLASC_OK;

@@ -142,7 +142,7 @@ class Bundle:
         return names
 
     def entries(self, name: str | None = None) -> Iterator[Entry]:
-        """Yield entries in the order of their keys; of one kernel, only its own are read."""
+        """Yield the entries, of all kernels or of one, in the order of their keys."""
         prefix = b"" if name is None else name.encode("utf-8", "replace") + b"\0"
         with self.reader.naming():
             number = self.reader.find(prefix)
@@ -245,7 +245,9 @@ class Bundle:
             return None
         with self.reader.naming():
             if self.reader.row(number).kind is not kind:
-                raise CorruptError(f"blob {number} has no {_CALLED[kind]}, and an entry says so")
+                raise CorruptError(
+                    f"an entry names blob {number} as its {_CALLED[kind]}, but it is none"
+                )
             return self.reader.content(number)
 
     def _source_lines(self, entry: Entry) -> SourceLines | None:

@@ -5,11 +5,11 @@
     CMakeLists.txt             one library NAME
     plans/VARIANT.plan         the flat plan of each variant, which NAME.c includes
     pallasc/, pallasc/export/  the C library's sources
-    pallasc/include/           its headers for programs
+    pallasc/include/           the C library's headers, for programs to include
 
 The same variants give the same bytes. Names in a bundle are untrusted. File names and identifiers
-made from them have only letters, digits, and a few other characters, followed by the first digits
-of a digest if two names would be the same; in literals and comments, names are escaped.
+made from them have only letters, digits, and a few other characters. If two of these would be the
+same, the first digits of a digest follow. In literals and comments, names are escaped.
 
 Sizes are untrusted as well: many variants may share a blob that is tiny when compressed. So the
 sizes that the bundle declares are added up before anything is written.
@@ -49,7 +49,7 @@ LIBRARY_SOURCES = (
 """The C library's sources that programs need; the others are for Python and JAX."""
 
 _PLACES = {"export/pallasc_tensor.h": "include/pallasc_tensor.h"}
-"""Different places in an export: next to the other header that programs include."""
+"""Sources with another place in an export: programs include this header, too."""
 
 _HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -74,7 +74,7 @@ def check_size(bundle: Bundle, entries: Sequence[Entry], most_bytes: int | None)
         if most_bytes is not None and total > most_bytes:
             raise SpecError(
                 f"the first {number:,} of {len(entries):,} variants take more than {most_bytes:,} "
-                f"bytes; the bundle has {bundle.size:,}.",
+                f"bytes, the limit. (The bundle file has {bundle.size:,} bytes.)",
                 hint="Choose variants with -k; --max-size of export allows more.",
             )
 
@@ -213,9 +213,9 @@ def _source(native: Path, name: str) -> bytes:
 def chosen_entries(entries: Sequence[Entry]) -> list[tuple[Entry, How | None]]:
     """Return the entries that are used on their models, and how each was chosen.
 
-    Only rows can choose: among variants for the same target and arrays that differ only in tuned
-    parameters, the one that `chosen_by` selects is used, or all of them if it selects none or
-    several. A single variant needs no row.
+    Variants for the same target and arrays that differ only in tuned parameters are alternatives.
+    Of these, the ones that `chosen_by` prefers are used: the variants with a row for the exact key,
+    else with a row for the bucket, else the default. If there is none of these, all are used.
     """
     groups: dict[object, dict[How | None, list[Entry]]] = {}
     for entry in entries:
@@ -277,12 +277,14 @@ def _check_distinct(entries: Sequence[Entry]) -> None:
     seen: dict[object, Entry] = {}
     for entry in entries:
         first = seen.setdefault((entry.arch, entry.inputs), entry)
-        # Among models of one architecture, C uses the most similar one, and only its rows count.
+        # Of the models of one architecture, C uses the one most similar to the GPU, so variants for
+        # different models may differ in tuned parameters: the rows of each model chose them.
         is_other = first.target != entry.target
         own, others = (_untuned(e) if is_other else e.params for e in (entry, first))
         if dict(own) != dict(others):
             raise SpecError(
-                f"{first.id} and {entry.id} take the same arrays, and C functions choose by them.",
+                f"{first.id} and {entry.id} take the same arrays, but C functions choose a variant "
+                "only by its arrays.",
                 hint="Choose one of them with -k.",
             )
 

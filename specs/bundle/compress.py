@@ -2,8 +2,8 @@
 
 A frame has no magic number, content size, or checksum: the bundle has the size and the digest of
 each content and knows its format. So the first byte, the descriptor, is 0, and a frame that begins
-otherwise is rejected before zstd sees it. With the magic number prepended, it is a valid frame for
-any zstd library.
+otherwise is rejected before zstd sees it. With the magic number prepended, a frame is valid for any
+zstd library.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
     except (zstd.ZstdError, MemoryError) as error:
         raise CorruptError(f"{len(stored)} bytes cannot be decompressed: {error}") from error
     if len(content) != size:
-        raise CorruptError(f"{len(stored)} bytes hold {len(content)} bytes instead of {size}")
+        raise CorruptError(f"a frame decompresses to {len(content)} bytes instead of {size}")
     return content
 
 

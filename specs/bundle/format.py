@@ -10,8 +10,8 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
     magic      = 89 "pallasc"
     major      = u16                1; any other version is rejected
     minor      = u16                2 if a variant is tuned or has reference values, else 1
-                                    if it has source lines, else 0; a reader accepts a later
-                                    one and ignores its additions
+                                    if a variant has source lines, else 0; a reader accepts
+                                    later minor versions and ignores their additions
     head_bytes = u32                bytes of the head; later minors add `more`
     body_end   = u64                offset of the signatures
     …_at       = u64                offset from the start of the file, like all offsets
@@ -22,8 +22,8 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
     body       = { blob } { page } catalog provenance
     blob       = raw bytes, or a zstd frame without magic number, content size, and checksum (RFC
                  8878, descriptor 00), whose dictionary is the content of its bases, outermost first
-    page       = a zstd frame as above: first the pages of the blob table, then the pages of
-                 entries, without gaps
+    page       = a zstd frame as above; the pages of the blob table come first, then the pages
+                 of entries, without gaps
 
     catalog    = entries blobs info_bytes u32           three counts and a zero
                  { row }                                of each page of the blob table
@@ -34,13 +34,13 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
     key_end    = u32                end of the first key of the page, relative to the keys
     info       = JSON object: "codec": {"level": number, "zstd": version}
 
-A page has 64 rows or entries, the last one the rest. Decompressed, they are
+A page has 64 rows or entries; the last page has the rest. Decompressed, a page is
 
     blob page  = first_at { stored } { size } { step } { form } { digest }
     first_at   = u64                offset of the first blob of the page; the others follow it
-    stored     = u32                its bytes in the file
+    stored     = u32                the blob's bytes in the file
     size       = u32                bytes of its content
-    step       = u32                its base is the blob this many numbers before it; 0 for none
+    step       = u32                its base is the blob this many numbers before it; 0: no base
     form       = kind + 16 × coding, one byte; kind: 0 record, 1 cubin, 2 PTX, 3 constant,
                  4 source lines, 5 reference values; coding: 0 raw, 1 zstd
     digest     = of its content
@@ -57,11 +57,11 @@ catalog, then the keys of one page; only that page is read.
 
 **Compiled and shipped.** `record` in an entry is the number of the artifact's record
 (`specs/artifacts/artifact.py`), byte for byte as the compiler made it, so its digest is the
-artifact's digest in store and lock. `blobs` has the number here of each blob of the record, in the
-order of their digests, null for one that was left out (PTX). A cubin without its debug sections
-(`specs/bundle/strip.py`) is a different blob: the record has the digest of the compiled cubin, the
-blob table the digest of the shipped one. `Bundle.artifact` returns a record with the shipped
-digests.
+artifact's digest in store and lock. `blobs` lists the record's blobs in the order of their digests:
+the number of each in the blob table, or null if it was left out (PTX). A cubin without its debug
+sections (`specs/bundle/strip.py`) is a different blob: the record has the digest of the compiled
+cubin, the blob table the digest of the shipped one. `Bundle.artifact` returns a record with the
+shipped digests.
 
 **Digests.** `root` covers the head, the head covers the catalog, the catalog covers each page, and
 the blob table covers the content of each blob: data that is read on demand is checked up to `root`.
@@ -87,8 +87,8 @@ Signatures are sorted by key id, at most one for each key. Signing changes nothi
 History:
     1.0  the first version.
     1.1  adds source lines (`specs/artifacts/source_lines.py`): a blob of kind 4 that an entry
-         names in `lines`. A bundle without any is written as 1.0; a reader of 1.0 rejects the kind
-         where it reads it, which is when it verifies.
+         names in `lines`. A bundle without any is written as 1.0. A reader of 1.0 rejects such a
+         blob when it reads the blob's row, which only `verify` does.
     1.2  adds the tuning data of a variant, `tune` of an entry, and reference values
          (`specs/bundle/tuned.py`): a blob of kind 5 that an entry names in `reference`. A
          bundle without any is written as 1.1 or 1.0. An earlier reader ignores `tune`, and so
@@ -281,7 +281,7 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
                 f"content, which has {body_end} bytes."
             )
         if part.size > most:
-            raise CorruptError(f"{name} has a {label} of {part.size} bytes: too many.")
+            raise CorruptError(f"{name} has a {label} of {part.size} bytes; the limit is {most}.")
     return head
 
 
@@ -329,12 +329,13 @@ def parse_row(page: bytes, number: int) -> BlobRow:
     coding, kind = divmod(page[8 + 12 * count + index], 16)
     digest_at = 8 + 13 * count + index * _DIGEST_BYTES
     if kind > max(Kind) or coding not in (RAW, ZSTD):
-        raise CorruptError(f"blob {number} is of kind {kind} and coding {coding}: unknown")
+        raise CorruptError(f"blob {number} has an unknown kind or coding: {kind}, {coding}")
     is_raw = coding == RAW and stored == size and not step
     is_zstd = coding == ZSTD and stored <= most_stored(size)
     if size > MAX_BLOB_BYTES or step > number or not (is_raw or is_zstd):
         raise CorruptError(
-            f"blob {number} takes {stored} bytes for {size}, and its base is {step} before it"
+            f"blob {number} has impossible sizes or an impossible base: {stored} stored bytes for "
+            f"{size}, base {step} blobs before it"
         )
     extent = Extent(at + sum(numbers[:index]), stored)
     digest = page[digest_at : digest_at + _DIGEST_BYTES]
@@ -389,7 +390,7 @@ class Catalog:
         self._info_at = len(data) - info_bytes
         self._data, self._at = data, at
         if max(self.entries, self.blobs) > MAX_COUNT or info_bytes > MAX_INFO_BYTES:
-            raise CorruptError("its catalog counts more than a bundle holds")
+            raise CorruptError("its catalog counts more blobs or entries than a bundle may have")
         if self._keys_at > len(data):
             raise CorruptError("its catalog ends too early")
         self._key_ends = (0, *struct.unpack_from(f"<{self.entry_pages}I", data, ends_at))
@@ -411,8 +412,8 @@ class Catalog:
     def page(self, index: int) -> PageRow:
         """Return the row of a page; pages of both kinds are numbered together.
 
-        Each page must follow the one before it, so that a few bytes cannot be read as a great many
-        pages.
+        Each page must start where the page before it ends, so that a few bytes cannot be read as a
+        great many pages.
 
         Raises:
             CorruptError: the row is invalid.
@@ -426,8 +427,8 @@ class Catalog:
         is_possible = raw_bytes <= MAX_PAGE_BYTES and size <= most_stored(raw_bytes)
         if at != end or at + size > self._at or not is_possible:
             raise CorruptError(
-                f"page {index} of {raw_bytes} bytes lies at {at} to {at + size}, the one before it "
-                f"ends at {end}, and the catalog begins at {self._at}"
+                f"page {index} ({raw_bytes} bytes, stored at {at} to {at + size}) is too large or "
+                f"misplaced: it must start at {end} and end before the catalog at {self._at}"
             )
         return PageRow(Extent(at, size), raw_bytes, digest)
 

@@ -4,7 +4,8 @@
 
 * `arch`: the architecture with its suffix, `sm_90a`
 * `record`: number of the artifact's record among the blobs
-* `blobs`: for each blob of the record, in the order of their digests, its number, or null
+* `blobs`: the number of each of the record's blobs, in the order of their digests; null for a blob
+  that was left out
 * `driver`: `cuda` and `linux` of the minimum driver, as in the record
 * `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan, followed by its layout
   if it is not row-major
@@ -12,7 +13,7 @@
 * `order`: the parameters' names in the order of the matrix
 * `reference`: number of its reference values among the blobs (`specs/bundle/tuned.py`); only in
   jobs for `pallasc tune run`
-* `tune`: tuning data, which decides where it is used; only for tuned kernels
+* `tune`: tuning data, which decides which calls use the variant; only for tuned kernels
 * `vmap`: the kernel that does the same for a batch, for `jax.vmap`; only if the spec names one
 
 `arch`, `driver`, `inputs`, and `outputs` repeat data of the record, so that a variant can be chosen
@@ -28,8 +29,8 @@ without reading records; `Bundle.artifact` and `verify` compare them.
 Defaults are omitted: no buckets, no padding, "up", false, no rows, 0. A row uses the entry's own
 values of `over`, and its times are for the entry's own artifact, unless `source` names another
 origin. `rank` numbers the points of a key from 1, as estimated without a GPU. All variants of a
-kernel agree on `by`, `over`, `buckets`, `pad`, and `round`, on the values of `over` of the default,
-and on the values used by the row for a model and key (`specs/bundle/tuned.py`).
+kernel agree on `by`, `over`, `buckets`, `pad`, and `round`, on the default's values of `over`, and,
+for each model and key, on the row's values of `over` (`specs/bundle/tuned.py`).
 
 **Provenance** is a JSON array with an object for each bundle that was merged, sorted by their
 canonical text. It has no times, folders, or machines, so the same sources give the same bytes:
@@ -323,11 +324,11 @@ def _entry(key: bytes, about: _About, digest_of: Callable[[int], str]) -> Entry:
     name, target, params = key.decode().split("\0")
     values: Mapping[str, Scalar] = read(_PARAMS, parse_json(params.encode()))
     if not (is_name(name) and is_name(target)):
-        raise ValueError("a key cannot hold the name of its kernel or target")
+        raise ValueError("its kernel or target has a name that is not allowed")
     if sorted(about.order) != sorted(values):
-        raise ValueError("its order does not name each parameter once")
+        raise ValueError("`order` does not name each parameter exactly once")
     if about.vmap is not None and not is_name(about.vmap):
-        raise ValueError("its kernel for batches has no name of a kernel")
+        raise ValueError("`vmap` is not a name that a kernel can have")
     point = {item: values[item] for item in about.order}
     arrays = (*about.inputs, *about.outputs)
     for array in arrays:

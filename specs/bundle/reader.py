@@ -1,7 +1,7 @@
 """Read the parts of a bundle: entries by number or key, blobs by number.
 
-Opening reads the head and the catalog; an entry needs its page, and a blob its row, the rows of its
-bases, and their bytes. All data is compared with its digest before it is used, and every error is a
+Opening reads the head and the catalog. An entry is read with its page, and a blob with the rows and
+bytes of its bases. All data is compared with its digest before it is used, and every error is a
 CorruptError with the name of the file. Several threads may read at once.
 """
 
@@ -196,7 +196,7 @@ class Reader:
         """Return the row of a blob."""
         blobs = self.catalog.blobs
         if number >= blobs:
-            raise CorruptError(f"it names blob {number} of {blobs}")
+            raise CorruptError(f"it names blob {number}, but has only {blobs} blobs")
         index = number // BLOBS_PER_PAGE
         page = self._blob_pages.get(index)
         if page is None:
@@ -205,7 +205,10 @@ class Reader:
             _keep(self._blob_pages, index, page, _MOST_BLOB_PAGES)
         row = parse_row(page, number)
         if not self.head.head_bytes <= row.extent.at <= row.extent.end <= self.head.catalog.at:
-            raise CorruptError(f"blob {number} lies at {row.extent.at} to {row.extent.end}")
+            raise CorruptError(
+                f"blob {number} (bytes {row.extent.at} to {row.extent.end}) overlaps the head or "
+                "the catalog"
+            )
         return row
 
     def digest(self, number: int) -> str:

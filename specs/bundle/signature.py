@@ -143,7 +143,7 @@ def check_signatures(
 
 
 def _check(signature: Signature, root: bytes, key: PublicKey, name: str) -> None:
-    # Check the signature before its root: a genuine one of another bundle has its own message.
+    # Check the signature itself first: a genuine signature of another bundle has a message below.
     if not is_signed(key.data, signature.signature, _MESSAGE + signature.root):
         raise CorruptError(
             f"{name}: the signature by {key.id[:16]} is not valid; it was forged or damaged.",
@@ -153,7 +153,7 @@ def _check(signature: Signature, root: bytes, key: PublicKey, name: str) -> None
         raise CorruptError(
             f"{name}: the signature by {key.id[:16]} is for another bundle, "
             f"{signature.root.hex()[:16]}, and this is {root.hex()[:16]}.",
-            hint="It was changed after it was signed, or the signature was taken from elsewhere.",
+            hint="The bundle was changed after signing, or the signature was taken from elsewhere.",
         )
 
 
@@ -344,8 +344,8 @@ def read_policy(
     Args:
         trusted: keys that the program trusts; a signature by one of them is then required.
         beside: the folders of the program's package, for relative paths in `trusted`.
-        require_signature: require a signature by a key of the machine, or by one of `trusted`.
-            False disables the program's requirement, never the machine's.
+        require_signature: require a signature by one of `trusted`, or by a key of the machine if
+            `trusted` is not given. False disables the program's requirement, never the machine's.
 
     Raises:
         SpecError: a file of keys cannot be read or is malformed, a path is neither absolute nor in

@@ -55,7 +55,8 @@ _NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 def joined(variant: str, copies: Iterable[Tuning | None]) -> Tuning | None:
     """Merge the tuning data of several copies of a variant.
 
-    Of two rows for one model and key, the one that was measured last wins; the lowest rank counts.
+    Of two rows for one model and key, the row that was measured last is kept; of two ranks, the
+    lower one.
 
     Args:
         variant: the variant's id.
@@ -70,7 +71,9 @@ def joined(variant: str, copies: Iterable[Tuning | None]) -> Tuning | None:
     first = tunings[0]
     for other in tunings:
         if _settings(first) != _settings(other) or first.is_default != other.is_default:
-            raise SpecError(f"two copies of {variant} say different things of `tune`.", hint=_HINT)
+            raise SpecError(
+                f"two copies of {variant} differ in their settings of `tune`.", hint=_HINT
+            )
     rows = {_place(row): row for row in sorted((r for t in tunings for r in t.rows), key=_age)}
     rank = min((tuning.rank for tuning in tunings if tuning.rank), default=0)
     return replace(first, rows=tuple(sorted(rows.values(), key=row_order)), rank=rank)
@@ -106,7 +109,7 @@ def check_agreement(entries: Iterable[Entry]) -> None:
     """Check that the variants of each tuned kernel agree on its common settings.
 
     Raises:
-        SpecError: two variants differ, or arrays cannot be padded as one requires.
+        SpecError: two variants differ, or a variant's arrays cannot be padded as it requires.
     """
     agreement = Agreement()
     for entry in entries:
@@ -197,7 +200,7 @@ def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
         if own.schema != _SCHEMA:
             raise ValueError(f"schema {own.schema} instead of {_SCHEMA}")
         if len(own.outputs) != len(shapes):
-            raise ValueError(f"they are of {len(own.outputs)} outputs, not {len(shapes)}")
+            raise ValueError(f"they are for {len(own.outputs)} outputs, not {len(shapes)}")
         return replace(own, outputs=tuple(map(_checked, own.outputs, map(math.prod, shapes))))
     except (LookupError, TypeError, ValueError) as error:
         raise CorruptError(f"reference values are damaged: {fault(error)}") from error
@@ -210,7 +213,7 @@ def _checked(own: Sampled, size: int) -> Sampled:
     if list(positions) != sorted(set(positions)):
         raise ValueError("positions are not ascending")
     if positions and positions[-1] >= size:
-        raise ValueError(f"position {positions[-1]} of {size} elements")
+        raise ValueError(f"position {positions[-1]} is not in an output of {size} elements")
     return Sampled(positions, values)
 
 
@@ -223,5 +226,5 @@ def _value(value: object) -> float:
 
 
 def _json(value: float) -> float | str:
-    # str() of a value without a JSON number is its text here: nan, inf, -inf.
+    # JSON has no number for these values; their text is str() of them: nan, inf, -inf.
     return value if math.isfinite(value) else str(value)

@@ -3,8 +3,8 @@
 Verifying reads all of the file: every byte belongs to one part and matches a digest. An audit
 changes nothing. Kinds of its findings, with their severities:
 
-* `target`: there are variants for a target that was not requested (warning), none for one that was
-  (error), or a kernel lacks variants for a requested one (warning)
+* `target`: a target that was not requested has variants (warning), a requested target has none
+  (error), or a kernel lacks variants for a requested target (warning)
 * `spill`: a kernel spills more than allowed (warning), or it is unknown whether it spills (note)
 * `size`: the bundle or the cubins of a variant are larger than allowed (error)
 * `driver`: minimum driver of each architecture (note), or it is newer than allowed (error)
@@ -58,7 +58,7 @@ def verify(bundle: Bundle) -> None:
 
 def _verify(bundle: Bundle) -> None:
     reader = bundle.reader
-    # Additions of a later minor version, to entries or as separate parts, are unknown here.
+    # A later minor version may add data that this reader cannot check, to entries or as new parts.
     is_known = reader.head.minor <= MINOR
     if is_known:
         _check_places(reader)
@@ -100,10 +100,10 @@ def _check_places(reader: Reader) -> None:
     at = head.head_bytes
     for part in parts:
         if part.at != at:
-            raise CorruptError(f"bytes {at} to {part.at} of it belong to nothing, or to two things")
+            raise CorruptError(f"its bytes {at} to {part.at} belong to no part, or to two parts")
         at = part.end
     if at != head.body_end:
-        raise CorruptError(f"bytes {at} to {head.body_end} of it belong to nothing")
+        raise CorruptError(f"its bytes {at} to {head.body_end} belong to no part")
 
 
 def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
@@ -130,7 +130,7 @@ def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
 
 
 def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:
-    """Add a signature to a bundle and return its bytes; one by the same key is replaced.
+    """Return a bundle's bytes with a signature; an earlier one by the same key is replaced.
 
     Args:
         data: the bytes of a bundle.
@@ -235,7 +235,9 @@ def _targets(entries: Sequence[Entry], requested: Sequence[str]) -> Iterator[Fin
             continue
         for name, own in points.items():
             if lacking := [params for params in own if (name, params) not in there]:
-                text = f"{len(lacking)} of its {len(own)} variants lack one for {target}"
+                text = (
+                    f"{len(lacking)} of its {len(own)} matrix points have no variant for {target}"
+                )
                 yield Finding("warning", "target", name, text)
 
 
@@ -254,7 +256,7 @@ def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
 
 
 def _unused(entries: Iterable[Entry]) -> Iterator[Finding]:
-    """Yield tuned variants that nothing chooses, of kernels with variants that something does."""
+    """Yield tuned variants that are never used, if their kernel has a row or a default."""
     tuned = [(entry, entry.tuning) for entry in entries if entry.tuning is not None]
     kernels = {entry.name for entry, tuning in tuned if tuning.rows or tuning.is_default}
     for entry, tuning in tuned:

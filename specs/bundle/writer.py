@@ -6,8 +6,9 @@ is close together.
 **Bases.** Variants of a kernel often differ in only a few instructions, and cubins of neighboring
 architectures in only a few more. So a blob may have a base: the blob is compressed with a
 dictionary made of the base and the base's own bases. Reading a blob needs only this path of bases.
-Blobs are compared by their pieces: 16-byte rows of a cubin, or items of a text. The pair that
-shares the most pieces is joined first, unless a path would get too long.
+Blobs are compared by their pieces: 16-byte rows of a cubin, or items of a text. Pairs of blobs are
+taken in the order of their shared pieces, most first. One blob of a pair becomes the base of the
+other, unless a path would get too long.
 """
 
 from __future__ import annotations
@@ -202,7 +203,8 @@ def _joined(copies: Sequence[_Packed]) -> _Packed:
     names = sorted({copy.item.vmap for copy in copies if copy.item.vmap is not None})
     if len(names) > 1:
         raise SpecError(
-            f"there are two kernels for a batch of {richest.item.id}: {' and '.join(names)}.",
+            f"copies of {richest.item.id} name different kernels for `vmap`: "
+            f"{' and '.join(names)}.",
             hint="Leave one of its copies out.",
         )
     tuning = joined(richest.item.id, [copy.item.tuning for copy in copies])
@@ -291,7 +293,7 @@ def _path(bases: Sequence[int | None], item: int) -> list[int]:
 
 
 def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
-    """Return pairs of nearby blobs: negative number of common pieces, first, second."""
+    """Return pairs of nearby blobs, most shared pieces first: the negated number, two indices."""
     pieces = _sampled([_pieces(blob) for blob in blobs])
     fewest, most = _NEIGHBOURS
     near = min(max(_MOST_PAIRS // max(1, len(blobs)), fewest), most)
@@ -323,7 +325,7 @@ def _sampled(pieces: list[set[int]]) -> list[set[int]]:
 
 
 def in_order(bases: Sequence[int | None]) -> list[int]:
-    """Return the indices, ordered so that each follows its base closely."""
+    """Return the indices of blobs, ordered so that each blob closely follows its base."""
     children: list[list[int]] = [[] for _ in bases]
     for item, base in enumerate(bases):
         if base is not None:

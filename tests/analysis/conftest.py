@@ -1,4 +1,4 @@
-"""What the tests of analysis share: kernels of three architectures, compiled once."""
+"""Fixtures of the tests of analysis: kernels of three architectures, compiled once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KERNELS = {
     "softmax": ("softmax.yaml", "softmax", "a100-sxm"),
     "add": ("elementwise.yaml", "add", "a100-sxm"),
 }
-"""The spec file, how the id of a variant begins, and another target than the spec's."""
+"""The spec file, the start of a variant's id, and a target that replaces the spec's."""
 
 
 @pytest.fixture(scope="session")

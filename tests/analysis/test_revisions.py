@@ -56,8 +56,8 @@ def test_the_files_are_those_of_the_revision_and_the_tree_stays_as_it_is(
 @pytest.mark.parametrize(
     ("path", "revision", "message"),
     [
-        ("specs/k.yaml", "gone", "gone is no revision of "),
-        ("specs/k.yaml", "--all", "--all is no revision of "),
+        ("specs/k.yaml", "gone", "has no revision gone."),
+        ("specs/k.yaml", "--all", "has no revision --all."),
         ("specs/other.yaml", "main", "specs/other.yaml is not in main ("),
         ("staged.txt", "main", "staged.txt is not in main ("),
         ("../outside.yaml", "main", "is in no git repository that git can read."),

@@ -1,4 +1,4 @@
-"""What the tests of building share: specs, a store that knows the toolchain, and no litter."""
+"""Fixtures of the tests of building: projects, and checks that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @pytest.fixture(scope="module", autouse=True)
 def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give this process and its children a temporary folder where nobody else writes."""
+    """Give this process and its children a private temporary folder."""
     folder = tmp_path_factory.mktemp("temporary")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -44,7 +44,7 @@ def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module", autouse=True)
 def _patient_builds() -> Iterator[None]:
-    """Give what must end minutes for it: its pipe closes first, and its stack is written before."""
+    """Give workers minutes to write their stacks, and to end after their pipe has closed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_process, "_CLOSED_S", 300.0)
         patch.setattr(worker_process, "_STACK_S", 300.0)
@@ -53,7 +53,7 @@ def _patient_builds() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left(_own_temporary_folder: Path) -> Iterator[None]:
-    """Check that a test leaves neither processes nor temporary files behind."""
+    """Check that a test leaves no processes and no temporary files."""
     before = children()
     yield
     assert children() <= before
@@ -61,7 +61,7 @@ def _nothing_is_left(_own_temporary_folder: Path) -> Iterator[None]:
 
 
 def children() -> set[int]:
-    """Return the processes that this one has started, dead ones that nobody waited for too."""
+    """Return the child processes of this process, including zombies."""
     found = set()
     for place in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -89,7 +89,7 @@ class Project:
         return path
 
     def spec(self, *kernels: dict[str, Any], name: str = "spec.yaml", **top: Any) -> Path:
-        """Write a spec of kernels that take `x: f32[8, 128]` unless they say otherwise."""
+        """Write a spec of kernels, which by default take `x: f32[8, 128]`."""
         given = [{"args": {"x": "f32[8, 128]"}, **kernel} for kernel in kernels]
         content = {"schema": 1, "targets": ["sm_90a"], **top, "kernels": given}
         return self.write(name, json.dumps(content))  # JSON is YAML
@@ -100,7 +100,7 @@ class Project:
         return expand(SpecReader(store=self.store).specs(paths))
 
     def build(self, *names: str, **options: Any) -> Report:
-        """Build spec files of the folder; another worker would cost more than what it compiles."""
+        """Build spec files of the folder with one worker: another would cost more than it gains."""
         self.events = []
         variants = self.variants(*names)
         store = options.pop("store", self.store)
@@ -108,7 +108,7 @@ class Project:
         return build(variants, store=store, options=given, on_event=self.events.append)
 
     def context(self) -> Context:
-        """Return what keys are made of here."""
+        """Return the context of keys: the toolchain's identity and the digests of files."""
         with prepare() as setup:
             return setup.context(self.store)
 
@@ -129,7 +129,7 @@ class Project:
 def make_project(
     tmp_path_factory: pytest.TempPathFactory, warm_store: Store
 ) -> Callable[[], Project]:
-    """Return what makes an empty project; its empty store knows the toolchain's digests."""
+    """Return a function that makes a project without specs, whose store has only the toolchain."""
 
     def make() -> Project:
         place = tmp_path_factory.mktemp("project")
@@ -154,7 +154,7 @@ def by_name(report: Report) -> dict[str, VariantResult]:
 
 @pytest.fixture
 def results() -> Callable[[Report], dict[str, VariantResult]]:
-    """Return a function that sorts results by kernel."""
+    """Return the function that maps kernels to results."""
     return by_name
 
 
@@ -180,7 +180,7 @@ def start_program() -> Callable[..., subprocess.Popen[str]]:
 
 @pytest.fixture(scope="session")
 def run_program(start_program: Callable[..., subprocess.Popen[str]]) -> Callable[..., Any]:
-    """Return a function that runs a program of this folder and gives the JSON it printed."""
+    """Return a function that runs a program of this folder and returns its parsed JSON output."""
 
     def run(name: str, *arguments: object, **options: Any) -> Any:
         process = start_program(name, *arguments, **options)

@@ -1,4 +1,4 @@
-"""What the tests of bundles share: the folder with made-up artifacts, and a small bundle."""
+"""Fixtures of the tests of bundles: the module with made-up artifacts, and a small bundle."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rebuilt(small: bytes) -> Callable[..., Bundle]:
 
 @pytest.fixture
 def git(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Return a function that runs git in a folder, with no configuration but its own."""
+    """Return a function that runs git in a folder, without the user's configuration."""
     home = tmp_path_factory.mktemp("home")
     (home / ".gitconfig").write_text("[user]\n name = n\n email = n@example.org\n")
 

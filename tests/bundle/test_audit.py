@@ -41,12 +41,12 @@ def test_targets_that_nobody_asked_for_and_missing_ones_are_found() -> None:
     assert _of(found, "target") == [
         ("error", "thor", "the bundle has no variant for it"),
         ("warning", "a100-sxm", "1 variant for a target that was not requested"),
-        ("warning", "extra", "1 of its 1 variants lack one for b200"),
-        ("warning", "extra", "1 of its 1 variants lack one for sm_90a"),
+        ("warning", "extra", "1 of its 1 matrix points have no variant for b200"),
+        ("warning", "extra", "1 of its 1 matrix points have no variant for sm_90a"),
     ]
     some = [item for item in items if item.name != "extra"][1:]
     assert _of(_audit(some, Rules(targets=("h100-sxm", "sm_100a"))), "target") == [
-        ("warning", "norm", "1 of its 3 variants lack one for h100-sxm")
+        ("warning", "norm", "1 of its 3 matrix points have no variant for h100-sxm")
     ]
 
 

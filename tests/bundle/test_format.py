@@ -89,9 +89,9 @@ def test_another_major_version_is_refused_by_its_number(major: int, hint: str) -
         (_changed(catalog=Extent(300, 701)), 1000, r"catalog \(bytes"),
         (_changed(catalog=Extent(0, 5)), 1000, r"catalog \(bytes 0"),
         (_changed(provenance=Extent(2**63, 2**63)), 1000, r"provenance \(bytes"),
-        (_changed(body_end=2**40, provenance=Extent(300, 2**21)), 2**40, "too many"),
+        (_changed(body_end=2**40, provenance=Extent(300, 2**21)), 2**40, "the limit is 1048576"),
         (_changed(body_end=2**40, catalog=Extent(300, 2**27), provenance=Extent(800, 0)), 2**40,
-         "a catalog of 134217728 bytes: too many"),
+         "a catalog of 134217728 bytes; the limit is 67108864"),
         (pack_head(HEAD)[:12] + b"\0\0\0\0" + bytes(300), 1000, "its head has 0 bytes"),
         (pack_head(HEAD)[:12] + b"\xff\xff\0\0" + bytes(300), 1000, "its head has 65535 bytes"),
         (pack_head(HEAD)[:-1] + b"x", 1000, "does not match its digest"),
@@ -126,11 +126,11 @@ def test_a_page_of_another_length_is_refused(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("at", "value", "words"),
-    [(8 + 36 + 1, b"\x06", "kind 6 and coding 0"), (8 + 36 + 1, b"\x21", "kind 1 and coding 2"),
-     (8 + 12 + 4, struct.pack("<I", 2**30 + 1), "blob 1 takes"),
-     (8 + 24 + 4, struct.pack("<I", 2), "its base is 2 before it"),
-     (8 + 36 + 1, b"\x01", "blob 1 takes 20 bytes for 200"),
-     (8 + 4, struct.pack("<I", 2**32 - 1), "blob 1 takes 4294967295 bytes for 200")],
+    [(8 + 36 + 1, b"\x06", "kind or coding: 6, 0"), (8 + 36 + 1, b"\x21", "kind or coding: 1, 2"),
+     (8 + 12 + 4, struct.pack("<I", 2**30 + 1), "20 stored bytes for 1073741825"),
+     (8 + 24 + 4, struct.pack("<I", 2), "base 2 blobs before it"),
+     (8 + 36 + 1, b"\x01", "20 stored bytes for 200"),
+     (8 + 4, struct.pack("<I", 2**32 - 1), "4294967295 stored bytes for 200")],
 )  # fmt: skip
 def test_a_row_that_describes_no_blob_is_refused(at: int, value: bytes, words: str) -> None:
     raw = bytearray(pack_rows(BLOBS))
@@ -150,8 +150,8 @@ CATALOG = pack_catalog(70, 130, PAGES, KEYS, {"codec": {"level": 3}})
 
 @pytest.mark.parametrize(
     ("at", "value", "words"),
-    [(0, 2**32 - 1, "more than a bundle"), (0, 64, "do not add up"), (4, 2**24, "too early"),
-     (4, 1, "do not add up"), (8, 2**20, "more than a bundle holds"), (8, 0, "do not add up"),
+    [(0, 2**32 - 1, "more blobs or entries"), (0, 64, "do not add up"), (4, 2**24, "too early"),
+     (4, 1, "do not add up"), (8, 2**20, "more blobs or entries"), (8, 0, "do not add up"),
      (16 + 5 * 48 + 8, 0, "do not add up")],
 )  # fmt: skip
 def test_counts_that_do_not_fit_are_refused(at: int, value: int, words: str) -> None:

@@ -77,7 +77,7 @@ def test_copies_of_a_variant_have_the_rows_of_both_and_the_later_of_two_for_one_
         (item(2, row(16)), r"disagree on the row for h100-sxm and m=16\."),
         (item(2, is_default=True), r"k\[.*tile=1\].* and k\[.*tile=2\].* disagree on the default"),
         (item(2, rounding="down"), r"disagree on `tune`\."),
-        (item(1, rounding="down"), r"two copies of k\[.* say different things of `tune`\."),
+        (item(1, rounding="down"), r"two copies of k\[.* differ in their settings of `tune`\."),
     ],
 )
 def test_variants_that_disagree_are_refused(other: Item, message: str) -> None:
@@ -145,7 +145,7 @@ def test_reference_values_come_back_those_without_a_number_in_json_too() -> None
     [
         ({"positions": [0], "values": []}, "1 positions for 0 values"),
         ({"positions": [1, 0], "values": [1, 2]}, "not ascending"),
-        ({"positions": [8], "values": [1]}, "position 8 of 8 elements"),
+        ({"positions": [8], "values": [1]}, "position 8 is not in an output of 8 elements"),
         ({"positions": [-1], "values": [1]}, "expected a whole number from 0, got -1"),
         ({"positions": [0], "values": ["many"]}, "many is not the value of an element"),
         ({"positions": [0], "values": [True]}, "True is not the value of an element"),
@@ -160,7 +160,7 @@ def test_other_reference_values_are_refused(output: object, message: str) -> Non
 
 def test_reference_values_of_another_schema_or_number_of_outputs_are_refused() -> None:
     data = pack_reference(Reference(0, 0, 0, ()))
-    with pytest.raises(CorruptError, match="of 0 outputs, not 1"):
+    with pytest.raises(CorruptError, match="for 0 outputs, not 1"):
         parse_reference(data, [(8,)])
     with pytest.raises(CorruptError, match="schema 2 instead of 1"):
         parse_reference(data.replace(b'"schema":1', b'"schema":2'), [])

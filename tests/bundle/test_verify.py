@@ -43,7 +43,7 @@ EDITS: dict[str, tuple[Callable[[Parts], Any], str]] = {
     ),
     "a gap": (
         lambda parts: setattr(parts, "gap", b"in no part of it"),
-        "bytes .* of it belong to nothing",
+        "its bytes .* belong to no part",
     ),
     "a blob that nobody has": (
         lambda parts: _add_blob(parts, b"smuggled"), "no variant uses its blob 24"

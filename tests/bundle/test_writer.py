@@ -73,7 +73,9 @@ def test_a_kernel_for_batches_is_kept_whichever_copy_names_it() -> None:
         (entry,) = bundle.entries()
         assert (entry.vmap, entry.digest) == ("a", artifact.digest)
         assert build_bundle(bundle.items(), keep_debug=True, keep_ptx=True) == data
-    with pytest.raises(SpecError, match=r"two kernels for a batch of one@h100-sxm: a and b\."):
+    with pytest.raises(
+        SpecError, match=r"copies of one@h100-sxm name different kernels for `vmap`: a and b\."
+    ):
         build_bundle([named, other])
 
 

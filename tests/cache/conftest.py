@@ -1,4 +1,4 @@
-"""What the tests of the store share."""
+"""Fixtures of the tests of the store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def fast_folder(tmp_path: Path) -> Iterator[Path]:
-    """Return a folder in memory where there is one, so that syncing costs nothing."""
+    """Yield a folder in memory, if possible, so that syncing costs nothing."""
     if not os.access(IN_MEMORY, os.W_OK):
         yield tmp_path
         return
@@ -55,7 +55,7 @@ def fast_folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def publish(store: Store) -> Publish:
-    """Return a function that publishes an artifact of some bytes, used at a time in seconds."""
+    """Return a function that publishes an artifact with given bytes and time of last use (s)."""
 
     def put(key: str, *, used_s: float, blobs: dict[str, bytes] | None = None) -> str:
         parts = {"cubin": key[:8].encode() * 100} if blobs is None else blobs
@@ -70,7 +70,7 @@ def publish(store: Store) -> Publish:
 
 @pytest.fixture
 def run_program() -> Callable[..., str]:
-    """Return a function that runs a program of this folder and gives what it printed."""
+    """Return a function that runs a program of this folder and returns its output."""
 
     def run(name: str, *arguments: object, preload: Path | None = None) -> str:
         command = [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
@@ -86,7 +86,7 @@ def run_program() -> Callable[..., str]:
 
 @pytest.fixture
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> Unreadable:
-    """Return a context in which the files whose places have a part cannot be read."""
+    """Return a context in which files cannot be read if their path contains a text."""
 
     @contextlib.contextmanager
     def unreadable(part: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What the tests of checks share: a spec of sound and broken kernels, checked once."""
+"""Fixtures of the tests of checks: a spec of correct and wrong kernels, checked once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def project(tmp_path: Path, checking: Any) -> Path:
 
 @pytest.fixture(scope="session")
 def checked(shared: Callable[..., Path], checking: Any) -> Any:
-    """Check small kernels, sound and broken, with real JAX: once for all test processes."""
+    """Check small correct and wrong kernels with real JAX, once for all test processes."""
 
     def fill(folder: Path) -> None:
         (folder / "kernels.py").write_text(checking.KERNELS)

@@ -133,7 +133,7 @@ def test_an_error_that_ends_a_kernel_is_told_with_what_may_be_missing(
     found = [finding for finding in result["findings"] if finding["rule"] == "barrier-misuse"]
     assert found, result
     assert {Path(finding["location"]["file"]).name for finding in found} == {"mutant.py"}
-    ended = "the error ended the kernel; races that only its rest shows may be missing"
+    ended = "the error ended the kernel; races in the rest of it may be missing"
     assert ended in result["notes"]
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a spec, a store it was built into once, ways to run."""
+"""Fixtures of the tests of the command line: a built spec with its store, and ways to run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ kernels:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run of the command line left behind, but for what a busy machine says meanwhile."""
+    """The result of a run of the command line, without progress lines that busy machines print."""
 
     code: int
     out: str
@@ -43,7 +43,7 @@ class Run:
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Run]:
-    """Run the command line in this process."""
+    """Return a function that runs the command line in this process."""
 
     def run_here(*arguments: str | Path) -> Run:
         capfd.readouterr()
@@ -54,7 +54,7 @@ def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Run]:
     return run_here
 
 
-# Runs the command line and writes down which modules its process has loaded at the end.
+# Runs the command line, and at its end lists the modules that the process has loaded.
 LISTING = """
 import atexit, pathlib, sys
 listing = pathlib.Path(sys.argv.pop(1))
@@ -65,11 +65,11 @@ sys.exit(main())
 
 
 def run_process(*arguments: str | Path, modules: Path | None = None) -> Run:
-    """Run the command line in a process of its own.
+    """Run the command line in a new process.
 
     Args:
-        arguments: those of the command line.
-        modules: a file to write the names of all modules to that the process has loaded.
+        arguments: the arguments of the command.
+        modules: a file for the names of all modules that the process has loaded.
     """
     start = ["-m", "pallasc"] if modules is None else ["-c", LISTING, str(modules)]
     result = subprocess.run(
@@ -83,13 +83,13 @@ def run_process(*arguments: str | Path, modules: Path | None = None) -> Run:
 
 @pytest.fixture
 def process() -> Callable[..., Run]:
-    """Run the command line in a process of its own; `modules=` names a file for what it loaded."""
+    """Return `run_process`."""
     return run_process
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A spec of two variants, the store it was built into, how that went, what it loaded.
+    """A spec of two variants, the store it was built into, the build's result and loaded modules.
 
     Tests add to `store`. `copy` is the store as it was after the first build.
     """
@@ -102,7 +102,7 @@ class Built:
 
     @property
     def arguments(self) -> tuple[Path | str, ...]:
-        """What every command takes to find both."""
+        """The arguments that name the spec and the store."""
         return (self.spec, "--store", self.store)
 
 
@@ -121,13 +121,13 @@ def built(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Built:
 
 @pytest.fixture
 def own(built: Built, tmp_path: Path) -> tuple[Path, Path]:
-    """The spec, and a store with its two variants that a test may damage."""
+    """Return the spec, and a store with its two variants that a test may damage."""
     return built.spec, Path(shutil.copytree(built.store, tmp_path / "store", symlinks=True))
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    """Return a spec file that nothing was built from."""
+    """Return a spec file that was not built."""
     path = tmp_path / "kernels.yaml"
     path.write_text(SPEC)
     return path
@@ -141,25 +141,25 @@ def _load(name: str) -> ModuleType:
 
 @pytest.fixture(scope="session")
 def pretended() -> ModuleType:
-    """Return the module that makes results of a build that never was."""
+    """Return the module that makes results of pretended builds."""
     return _load("pretended_build")
 
 
 @pytest.fixture(scope="session")
 def paper() -> Any:
-    """Return the model of a terminal; it takes a number of columns."""
+    """Return the class of terminal models; it takes a number of columns."""
     return _load("paper").Paper
 
 
 @pytest.fixture(scope="session")
 def standin_gpu() -> ModuleType:
-    """Return the module that plugs the stand-in driver in."""
+    """Return the module that installs the stand-in driver."""
     return _load("plugged_gpu")
 
 
 @pytest.fixture
 def gpu(standin_gpu: Any) -> Iterator[Any]:
-    """Give a GPU of the stand-in's on which each launch takes 20 µs."""
+    """Yield a GPU of the stand-in driver, on which each launch takes 20 µs."""
     with standin_gpu.plugged_in() as driver:
         driver.configure(kernel_ns=20_000)
         yield driver
@@ -207,10 +207,10 @@ _BOUND = """\
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine: a checkout of the project and a store of its own.
+    """A machine: a checkout of the project, and a store.
 
     Attributes:
-        folder: where both lie.
+        folder: the folder with both.
         remote: the folder of the remote store.
     """
 
@@ -236,15 +236,15 @@ class Machine:
 
 @pytest.fixture(scope="session")
 def patient_command() -> list[str]:
-    """Return the start of a command line that waits for a remote store as long as that takes."""
+    """Return the start of a command line without time limits for remote stores."""
     return [sys.executable, "-P", "-c", PATIENT]
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have builds of this process wait for a remote store for as long as that takes.
+    """Remove the time limits for remote stores from builds of this process.
 
-    A busy machine may need longer than a build waits, which then takes nothing from the remote.
+    On a busy machine, an answer may take longer than the limit, and the build would do without.
     """
     monkeypatch.setattr(session, "PATIENCE_S", 1e9)
 
@@ -263,7 +263,7 @@ def _make_machine(folder: Path, warm: Store, remote: Path, *, more: str = "") ->
 def filled_remote(
     tmp_path_factory: pytest.TempPathFactory, warm_store: Store, patient_command: list[str]
 ) -> tuple[Path, str]:
-    """Return a remote that another machine has filled, and what that machine's build said."""
+    """Return a remote store that another machine has filled, and the output of its build."""
     folder = tmp_path_factory.mktemp("other-machine")
     machine = _make_machine(folder, warm_store, folder / "remote", more=_BOUND)
     command = [*patient_command, "build", *map(str, machine.arguments)]
@@ -280,12 +280,12 @@ def filled_remote(
 def machine(
     filled_remote: tuple[Path, str], tmp_path: Path, warm_store: Store, patient: None
 ) -> Machine:
-    """Return a machine with a copy of that remote."""
+    """Return a machine with a copy of the filled remote store."""
     shutil.copytree(filled_remote[0], tmp_path / "remote")
     return _make_machine(tmp_path / "machine", warm_store, tmp_path / "remote")
 
 
 @pytest.fixture
 def make_machine(warm_store: Store) -> Callable[[Path, Path], Machine]:
-    """Return a function that makes a machine in a folder, with the folder of its remote."""
+    """Return a function that makes a machine from its folder and the folder of its remote store."""
     return lambda folder, remote: _make_machine(folder, warm_store, remote)

@@ -16,7 +16,7 @@ from pallasc.cache.store import Store
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Iterator[Cluster]:
-    """Return a cluster of two workers with a thread each."""
+    """Yield a cluster of two workers with one thread each."""
     known = {"PALLASC_CACHE_DIR": str(warm_store.root)}  # which has the toolchain's digests
     with cluster(tmp_path_factory.mktemp("cluster"), known) as made:
         yield made

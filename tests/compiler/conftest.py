@@ -1,7 +1,7 @@
-"""Compile the programs of this folder's tests, each file once a session, in processes of their own.
+"""Compile the programs of this folder's tests in separate processes, each file once per session.
 
-Mosaic takes one architecture a process, and JAX may not be imported with another environment than
-pallasc's, so no test here imports JAX itself.
+Mosaic supports one architecture per process, and JAX must be imported with pallasc's environment,
+so no test here imports JAX itself.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ PROGRAMS = Path(__file__).parent / "programs"
 
 @dataclass(frozen=True)
 class Result:
-    """What came out of one case."""
+    """The result of one case."""
 
     name: str
     data: dict[str, Any]
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error; the test fails where there is none."""
+        """The error; the test fails if there is none."""
         assert "error" in self.data, f"{self.name} compiled"
         error: dict[str, Any] = self.data["error"]
         return error
 
     @property
     def record(self) -> dict[str, Any]:
-        """The artifact's record; the test fails where there is none."""
+        """The artifact's record; the test fails if there is none."""
         assert "error" not in self.data, self.data["error"]["text"]
         record: dict[str, Any] = self.data["record"]
         return record
@@ -73,7 +73,7 @@ Builder = Callable[..., dict[str, Result]]
 def build_once(
     output: Path, file: Path, targets: str, *names: str, **options: Any
 ) -> dict[str, Result]:
-    """Compile the cases of `file` in a fresh process."""
+    """Compile the cases of `file` in a new process."""
     command = [sys.executable, PROGRAMS / "build.py", output, targets, file, *names]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, **options)
     assert answer.returncode == 0, answer.stderr
@@ -81,13 +81,13 @@ def build_once(
 
 
 def read_results(output: Path) -> dict[str, Result]:
-    """Return what a process has written, by case."""
+    """Return the results that a process has written, by case."""
     return {name: Result(name, data) for name, data in json.loads(output.read_text()).items()}
 
 
 @pytest.fixture(scope="session")
 def build(shared: Callable[..., Path]) -> Builder:
-    """Return a function that compiles a file of `programs/` for targets, once a session."""
+    """Return a function that compiles a file of `programs/` for targets, once per session."""
 
     @functools.cache
     def run(file: str, targets: str = "h100-sxm") -> dict[str, Result]:
@@ -101,13 +101,13 @@ def build(shared: Callable[..., Path]) -> Builder:
 
 @pytest.fixture(scope="session")
 def run_build() -> Callable[..., dict[str, Result]]:
-    """Return the function that compiles the cases of a file in a fresh process."""
+    """Return the function that compiles the cases of a file in a new process."""
     return build_once
 
 
 @pytest.fixture(scope="session")
 def marked() -> Callable[[str, str], tuple[Path, int]]:
-    """Return a function that gives the place which a comment marks in a file of `programs/`."""
+    """Return a function that finds the line that a comment marks in a file of `programs/`."""
 
     def place(file: str, name: str) -> tuple[Path, int]:
         path = PROGRAMS / f"{file}.py"
@@ -120,7 +120,7 @@ def marked() -> Callable[[str, str], tuple[Path, int]]:
 
 @pytest.fixture
 def build_alone(tmp_path: Path) -> Builder:
-    """Return a function that compiles some cases of a file of `programs/` in a fresh process."""
+    """Return a function that compiles some cases of a file of `programs/` in a new process."""
 
     def run(file: str, targets: str, *names: str) -> dict[str, Result]:
         return build_once(tmp_path / "results.json", PROGRAMS / f"{file}.py", targets, *names)
@@ -130,5 +130,5 @@ def build_alone(tmp_path: Path) -> Builder:
 
 @pytest.fixture(scope="session")
 def functions(build: Any) -> Any:
-    """Return whole functions around kernels, by name."""
+    """Return functions that call kernels, by name."""
     return build("functions")

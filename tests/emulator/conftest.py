@@ -1,4 +1,4 @@
-"""The store that the tests of the emulator share."""
+"""The store of the tests of the emulator."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from pallasc.cache.store import Store
 
 @pytest.fixture(scope="module")
 def store(warm_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a new store that knows the digests of the toolchain."""
+    """Return a new store that has the digests of the toolchain."""
     return Store(Path(shutil.copytree(warm_store.root, tmp_path_factory.mktemp("s") / "store")))

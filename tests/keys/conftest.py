@@ -1,7 +1,7 @@
-"""A world in miniature that keys are made of: specs, sources, installed packages, a toolchain.
+"""A small world with all inputs of keys: specs, sources, installed packages, a toolchain.
 
-All of it is real files; only the toolchain's are short, so that a case takes milliseconds. Each
-case copies the world to a folder of its own, changes one thing, and asks the real functions.
+All files are real, but those of the toolchain are short, so that a case takes milliseconds. Each
+case copies the world to a new folder, changes one thing, and calls the real functions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pallasc.specs.spec import Variant
 PROGRAMS = Path(__file__).parent / "programs"
 CASE = "import os\nfrom pathlib import Path\nHERE = Path(__file__).parent\n\n\ndef run(x):\n"
 DIGESTS = FileDigests()
-"""Shared, so that what no case changes is read once; a changed file has another change time."""
+"""Shared by all cases, so that unchanged files are read once; changed files have other times."""
 
 KERNEL = '''
 """A kernel that is reached by every way that there is."""
@@ -172,7 +172,7 @@ SPEC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Answers:
-    """What is known of the first kernel: both keys, and why its manifest does not fit."""
+    """Answers on the first kernel: both keys, and the reasons why its manifest does not match."""
 
     request: str
     action: str
@@ -180,7 +180,7 @@ class Answers:
 
 
 class World:
-    """Folders of specs, of installed packages and of a toolchain; `patch` is the case's own."""
+    """Folders of specs, installed packages and a toolchain; `patch` is undone after the case."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
         self.root, self.patch = root, patch
@@ -195,13 +195,13 @@ class World:
         self.name, self.text = "spec.yaml", ""
 
     def add(self, name: str, text: str = "") -> None:
-        """Write a file, replacing what is there."""
+        """Write a file, or replace it."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
     def add_kernel(self, entry: str, lines: tuple[str, ...]) -> dict[str, Any]:
-        """Write a kernel that does what some lines say, and return how a spec declares it."""
+        """Write a kernel with these lines in its body, and return its declaration in a spec."""
         body = "".join(f"    {line}\n" for line in lines)
         self.add(f"specs/{entry}.py", f"{CASE}{body}    return x\n")
         return {"name": entry, "entry": f"{entry}.py:run", "args": {"x": "f32[8, 128]"}}
@@ -216,7 +216,7 @@ class World:
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     def flip_own(self, module: str) -> None:
-        """Change one bit of a module of pallasc, in a copy that its identity is then taken from."""
+        """Change one bit of a module in a copy of pallasc, and take pallasc's identity from it."""
         here = Path(identities.__file__).resolve().parents[2]
         for name in ("compiler", "specs", "cli"):
             shutil.copytree(here / name, self.root / "own" / name)
@@ -237,7 +237,7 @@ class World:
         self.add(name, text.replace(old, new))
 
     def setenv(self, name: str, value: object) -> None:
-        """Set a variable of the process that asks."""
+        """Set an environment variable of this process."""
         self.patch.setenv(name, str(value))
 
     def variant(self) -> Variant:
@@ -259,7 +259,7 @@ class World:
         )
 
     def ask(self, manifest: dict[str, Any] | None) -> Answers:
-        """Return both keys, and what of a manifest no longer fits."""
+        """Return both keys, and the parts of a manifest that no longer match."""
         importlib.invalidate_caches()
         environment = compiling_environment(os.environ, self.tools / "bin")
         with pytest.MonkeyPatch.context() as patch:
@@ -281,7 +281,7 @@ class World:
         return answers
 
     def action_fields(self, variant: Variant, context: Context) -> dict[str, str]:
-        """Return what the action key is made of, had the kernel been lowered to `module`."""
+        """Return the fields of the action key, as if the kernel had been lowered to `module`."""
         signature = LaunchPlan((), self.inputs, (), (), {"x": 0, "y": 1}, None)
         job = Job(cast("Callable[..., Any]", None), variant.args, {}, variant.target)
         tools = Tools({}, self.tools / "bin/ptxas", context.for_actions(), context.variables)
@@ -290,7 +290,7 @@ class World:
 
 @dataclass(frozen=True)
 class Baseline:
-    """The unchanged world: where it lies, what was answered there, and the first manifest."""
+    """The unchanged world: its folder, its answers, and its first manifest."""
 
     root: Path
     manifest: dict[str, Any]
@@ -298,7 +298,7 @@ class Baseline:
 
     @staticmethod
     def world(root: Path, patch: pytest.MonkeyPatch) -> World:
-        """Return the world that lies in a folder."""
+        """Return the world in a folder."""
         return World(root, patch)
 
 
@@ -342,7 +342,7 @@ def baseline(tmp_path_factory: pytest.TempPathFactory) -> Baseline:
 
 @pytest.fixture
 def world(baseline: Baseline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    """Return a copy of the unchanged world, in a folder of its own."""
+    """Yield a copy of the unchanged world in a new folder."""
     shutil.copytree(baseline.root, tmp_path / "copy")
     yield World(tmp_path / "copy", monkeypatch)
     modules.site_folders.cache_clear()
@@ -350,5 +350,5 @@ def world(baseline: Baseline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture(scope="session")
 def trace() -> Callable[..., dict[str, Any]]:
-    """Return what traces kernels of a world in a process like a worker."""
+    """Return the function that traces kernels of a world in a process like a worker."""
     return run_trace

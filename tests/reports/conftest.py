@@ -1,4 +1,4 @@
-"""What the tests of reports share: variants that were built once, and a report of them."""
+"""Fixtures of the tests of reports: variants that are built once, and a report on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Shared = Callable[[str, Callable[[Path], None]], Path]
 def built(shared: Shared, warm_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Build the spec, and write its report, with real JAX and a real assembler.
 
-    Each test process has a store of its own: tests write into it, and copy what all share.
+    Each test process has its own copy of the store, because tests write into it.
     """
 
     def fill(folder: Path) -> None:
@@ -39,7 +39,7 @@ def built(shared: Shared, warm_store: Store, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture
 def report_again(built: Built, tmp_path: Path) -> Callable[..., bytes]:
-    """Return a function that writes the report anew and returns it."""
+    """Return a function that writes the report again and returns it."""
 
     def again(*options: str) -> bytes:
         done = _report(built.spec.parent, built.store.root, tmp_path / "again.html", *options)
@@ -51,7 +51,7 @@ def report_again(built: Built, tmp_path: Path) -> Callable[..., bytes]:
 
 @pytest.fixture(scope="session")
 def content(built: Built) -> Content:
-    """Return what the report tells."""
+    """Return the content of the report."""
     return gather(build(expand(load_yaml(built.spec)), store=built.store), timing=False)
 
 

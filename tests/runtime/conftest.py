@@ -1,4 +1,4 @@
-"""The stand-in driver for the tests of the runtime; a real one is not used here."""
+"""The stand-in driver for the tests of the runtime; they use no real driver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _library() -> control.Standin:
 
 @pytest.fixture
 def standin(_library: control.Standin) -> Iterator[control.Standin]:
-    """Give the stand-in as after process start; what a kernel function raised fails the test."""
+    """Yield the stand-in as after process start; errors of kernel functions fail the test."""
     _library.reset()
     yield _library
     _library.check()
@@ -39,10 +39,10 @@ def standin(_library: control.Standin) -> Iterator[control.Standin]:
 
 @pytest.fixture
 def fresh_process(_library: control.Standin) -> FreshProcess:
-    """Run Python code in a process that finds the stand-in; keywords as of `environment`.
+    """Return a function that runs Python code in a process with the stand-in.
 
-    The code can `import standin` and steer the driver with `standin.load()`; `reset` there would
-    also undo what the keywords say.
+    Its keywords are those of `environment`. The code can `import standin` and control the driver
+    with `standin.load()`, but `reset` would also undo the settings of the keywords.
     """
 
     def run(code: str, *arguments: str, **options: Any) -> Any:
@@ -53,7 +53,7 @@ def fresh_process(_library: control.Standin) -> FreshProcess:
 
 @pytest.fixture
 def runtime(standin: control.Standin) -> Iterator[control.Standin]:
-    """Give the stand-in to a runtime that has opened no driver yet."""
+    """Yield the stand-in, for a runtime that has not opened a driver yet."""
     artifacts.forget()
     yield standin
     artifacts.forget()
@@ -61,19 +61,19 @@ def runtime(standin: control.Standin) -> Iterator[control.Standin]:
 
 @pytest.fixture
 def framework(runtime: control.Standin) -> artifacts.Framework:
-    """Give a framework whose tensors the runtime knows."""
+    """Return a framework whose tensors the runtime supports."""
     return artifacts.install()
 
 
 @pytest.fixture
 def adds(runtime: control.Standin) -> Kernel:
-    """Give a kernel that adds two arrays."""
+    """Return a kernel that adds two arrays."""
     return artifacts.adder(runtime)
 
 
 @pytest.fixture
 def native() -> Any:
-    """Give the extension `_native`; a test that needs it is skipped where it was not built."""
+    """Return the extension `_native`; skip the test if it was not built."""
     found = extension()
     if found is None:
         pytest.skip("the extension is not built for this Python, or PALLASC_NATIVE is 0")
@@ -82,14 +82,14 @@ def native() -> Any:
 
 @pytest.fixture
 def python_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let launches go through cuda-python even where the C library is there."""
+    """Make launches go through cuda-python even if the C library is available."""
     monkeypatch.setattr(native_path, "extension", lambda: None)
     monkeypatch.setattr(launch, "_library", lambda: None)
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Count what reaches the slow path, of kernels that are made after this."""
+    """Return a list that records calls on the slow path, of kernels that are made after this."""
     seen: list[str] = []
     start = Kernel._start
 
@@ -103,7 +103,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture(scope="session")
 def torch_process(tmp_path_factory: pytest.TempPathFactory) -> FreshProcess:
-    """Run a program of programs/ where a stock torch has CUDA tensors; JSON comes back."""
+    """Return a function that runs a program of programs/ with CUDA tensors of torch; gives JSON."""
     if reason := torch_control.why_not():
         pytest.skip(f"no CUDA tensors here: {reason}")
     environment = torch_control.environment(tmp_path_factory.mktemp("torch"), devices="9.0,9.0")

@@ -145,7 +145,7 @@ def test_without_the_library_a_program_is_told_what_to_do(
     monkeypatch.setenv("PALLASC_NATIVE", "0")
     monkeypatch.setattr(jax_handlers, "open_library", jax_handlers.open_library.__wrapped__)
     with pytest.raises(
-        ToolError, match="programs of JAX cannot launch kernels by themselves"
+        ToolError, match="JAX programs cannot launch kernels without Python"
     ) as caught:
         function()
     assert caught.value.hint == "Unset it."

@@ -141,5 +141,5 @@ def test_a_call_says_where_out_goes(runtime: Any, framework: Any) -> None:
     for _ in range(2):
         with pytest.raises(ArgumentError, match="allocates its results and takes no out") as caught:
             kernel(a, b, out=out)
-        assert caught.value.hint == "To write into arrays of yours, call into(…, out=…)."
+        assert caught.value.hint == "To write into your own arrays, call into(…, out=…)."
         kernel(a, b)

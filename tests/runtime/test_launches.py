@@ -32,16 +32,16 @@ def test_a_refused_step_is_not_tried_again(code: int, runtime: Any, framework: A
             ran["two"] = 0
             framework.written.clear()
             runtime.fault("cuLaunchKernelEx", code, nth=2)
-            with pytest.raises(DriverError, match=r"step 1 of .*, after the steps before it have"):
+            with pytest.raises(DriverError, match=r"step 1 of .*, but the steps before it were"):
                 kernel(a, b)
             assert (ran["two"], framework.written) == (1, [b]), "what was written counts"
 
 
-# ---- a context of the program's own
+# ---- a context that the program created
 
 
 def _own() -> int:
-    """Make a context of the program's own current."""
+    """Make a context that the program created current."""
     with active(get_device(0)) as driver:
         own = driver.call("cuCtxCreate", *NO_PARAMETERS, 0, 0, what="a context")
         driver.bindings.cuCtxPopCurrent()
@@ -109,7 +109,7 @@ def test_arrays_in_a_context_of_the_programs_own_are_refused(runtime: Any, frame
 
     for _ in range(2):
         b.pointer = int(open_driver().call("cuMemAlloc", 1024, what="memory"))
-        with pytest.raises(ArgumentError, match="b belongs to a context of the program's own"):
+        with pytest.raises(ArgumentError, match="b belongs to a context that the program created"):
             kernel.into(a, b, out=out)
     assert runtime.launches == []
 

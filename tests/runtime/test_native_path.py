@@ -316,7 +316,7 @@ def test_an_operator_returns_what_is_new_and_takes_none_for_what_is_not_given(cu
         (
             "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
             "1",
-            "the extension knows no default streams of threads, and "
+            "the extension does not support per-thread default streams, and "
             "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM is '1'",
         ),
     ],

@@ -1,4 +1,4 @@
-"""Cubins made by the installed assembler from `kernels.ptx`, once a session and architecture."""
+"""Cubins of `kernels.ptx` from the installed assembler, made once per session and architecture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PTX = Path(__file__).parent / "kernels.ptx"
 
 
 class Assembled(NamedTuple):
-    """A cubin, and what `ptxas -v` printed of it."""
+    """A cubin, and the output of `ptxas -v` for it."""
 
     cubin: bytes
     report: str

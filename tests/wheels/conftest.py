@@ -1,4 +1,4 @@
-"""Environments as users have them, with wheels that were built from a fresh copy of the project."""
+"""Environments like those of users, with wheels built from a new copy of the project."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pallasc.cache.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import launching  # noqa: F401 - found here for the tests, which import it by its name
+import launching  # noqa: F401 - imported here so that tests can import it by its name
 from environments import (
     EXAMPLES,
     ROOT,
@@ -36,11 +36,11 @@ Shared = Callable[[str, Callable[[Path], None]], Path]
 
 @pytest.fixture(scope="session")
 def builder(shared: Shared, wheel: Path, warm_store: Store) -> Environment:
-    """Give an environment that builds wheels: JAX, build backends, pallasc, and one store."""
+    """Return an environment that builds wheels: JAX, build backends, pallasc, and one store."""
 
     def fill(folder: Path) -> None:
         made = make_environment(folder / "env", folder / "store")
-        # All that the tests have, but behind what is installed here.
+        # The tests' own packages; packages that are installed here take precedence.
         tests = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *linked_folders()}
         (made.packages / "tests.pth").write_text("".join(f"{place}\n" for place in sorted(tests)))
         made.install(wheel)
@@ -52,7 +52,7 @@ def builder(shared: Shared, wheel: Path, warm_store: Store) -> Environment:
 
 @pytest.fixture(scope="session")
 def bare(shared: Shared, wheel: Path) -> Path:
-    """Give the folder of an environment with pallasc and what it needs: without JAX."""
+    """Return the folder of an environment with pallasc and its requirements, without JAX."""
 
     def fill(folder: Path) -> None:
         made = make_environment(folder / "env", folder / "store")
@@ -65,7 +65,7 @@ def bare(shared: Shared, wheel: Path) -> Path:
 
 @pytest.fixture
 def user(bare: Path, tmp_path: Path) -> Environment:
-    """Give a user's own environment: that without JAX, and nothing else yet."""
+    """Return a user's new environment, which also finds the packages of `bare`."""
     made = make_environment(tmp_path / "user", tmp_path / "user-store")
     (packages,) = (bare / "lib").glob("python*/site-packages")
     (made.packages / "bare.pth").write_text(f"{packages}\n")
@@ -74,7 +74,7 @@ def user(bare: Path, tmp_path: Path) -> Environment:
 
 @pytest.fixture
 def developer(builder: Environment, tmp_path: Path) -> Environment:
-    """Give a developer's own environment: all that the builder's has."""
+    """Return a developer's new environment, which also finds the packages of `builder`."""
     made = make_environment(tmp_path / "developer", tmp_path / "developer-store")
     tests = (builder.packages / "tests.pth").read_text()
     (made.packages / "builder.pth").write_text(f"{builder.packages}\n{tests}")
@@ -83,7 +83,7 @@ def developer(builder: Environment, tmp_path: Path) -> Environment:
 
 @pytest.fixture
 def copy_example(tmp_path: Path) -> Callable[..., Path]:
-    """Return what copies an example, as if it were cloned, into a folder of its own."""
+    """Return a function that copies an example into a new folder, like a clone."""
 
     def copy(name: str, to: str = "clone") -> Path:
         return Path(shutil.copytree(EXAMPLES / name, tmp_path / to, ignore=NOT_SOURCES))
@@ -93,7 +93,7 @@ def copy_example(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def example_wheel(shared: Shared, builder: Environment) -> Path:
-    """Give the wheel of the example, built from a copy; it has warmed the builder's store."""
+    """Return the wheel of the example, built from a copy; the build fills the builder's store."""
 
     def fill(folder: Path) -> None:
         clone = shutil.copytree(EXAMPLES / "fused_ops", folder / "clone", ignore=NOT_SOURCES)
@@ -107,7 +107,7 @@ def example_wheel(shared: Shared, builder: Environment) -> Path:
 
 @pytest.fixture(scope="session")
 def standin() -> Any:
-    """Give the module that builds the stand-in driver."""
+    """Return the module that builds the stand-in driver."""
     place = str(ROOT / "tests" / "runtime")
     sys.path.insert(0, place)
     try:
@@ -122,6 +122,6 @@ def standin() -> Any:
 
 @pytest.fixture
 def ready(example_wheel: Path) -> bytes:
-    """Give a bundle that was made before."""
+    """Return the bytes of a bundle that already exists."""
     (data,) = bundles_in(example_wheel).values()
     return data

@@ -12,7 +12,7 @@ from standin_gpu import DEVICES, Folder
 
 @pytest.fixture(scope="session")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    """The programs, compiled for two machines; do not change it."""
+    """Return the folder with programs that are compiled for two machines; do not change it."""
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
     if jax.__version_info__ < (0, 11):

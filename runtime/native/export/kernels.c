@@ -1,6 +1,6 @@
-/* Select among the variants of a kernel, as runtime/matching/selection.py does: the arrays must be
- * the variant's; then the exact architecture comes first, then its family, then the model that is
- * most similar to the GPU. pallasc_prepare rejects variants that a GPU cannot run. */
+/* Select among the variants of a kernel that take the arrays, as runtime/matching/selection.py:
+ * variants for the exact architecture come first, then those for its family; among these, those for
+ * the model most similar to the GPU. pallasc_prepare rejects variants that a GPU cannot run. */
 #include "kernels.h"
 
 #include "../driver.h"
@@ -177,7 +177,7 @@ int launch_kernel(struct kernel *kernel, int device, const pallasc_tensor *array
         return status;
     size_t needed = pallasc_workspace_bytes(plan);
     if (workspace_bytes < needed)
-        return fail(PALLASC_ERROR_ARGUMENT, "Its function with _prepare tells how many it takes.",
+        return fail(PALLASC_ERROR_ARGUMENT, "The kernel's function with _prepare returns the size.",
                     "%s: its temporaries take %zu bytes of workspace, and %zu are given.",
                     pallasc_name(plan), needed, workspace_bytes);
     void *buffers[count + 1]; /* the number of a variant's arrays: FLAT_MOST_ARRAYS at most */

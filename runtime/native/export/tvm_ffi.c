@@ -125,7 +125,8 @@ static int host_memory(const struct kernel *kernel, const struct dl_tensor *like
         (int (*)(struct dl_tensor *, void **))known(&allocate, "TVMFFIEnvTensorAlloc");
     if (!make || !known(&release, "TVMFFIObjectDecRef"))
         return fail(PALLASC_ERROR_ARGUMENT, "Call it from a process that has loaded tvm-ffi.",
-                    "%s: nobody provides the %zu bytes for its temporaries.", kernel->name, bytes);
+                    "%s: tvm-ffi has no allocator for %zu bytes of temporaries.", kernel->name,
+                    bytes);
     int64_t size = (int64_t)bytes;
     struct dl_tensor wanted = {.device = {DL_CUDA, like->device.ordinal},
                                .rank = 1,
@@ -160,8 +161,8 @@ int call_by_tvm(struct kernel *kernel, const struct tvm_any *arguments, int32_t 
                 struct tvm_any *result)
 {
     if (count < 1 || count > (int32_t)FLAT_MOST_ARRAYS)
-        return raise_status(fail(PALLASC_ERROR_ARGUMENT, NULL, "%s takes arrays, and %d are given.",
-                                 kernel->name, count));
+        return raise_status(fail(PALLASC_ERROR_ARGUMENT, NULL, "%s takes 1 to %d arrays, not %d.",
+                                 kernel->name, (int)FLAT_MOST_ARRAYS, count));
     const struct dl_tensor *first = tensor_of(&arguments[0]);
     pallasc_tensor arrays[count];
     char names[count][16];

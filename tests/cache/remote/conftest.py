@@ -13,7 +13,7 @@ from pallasc.cache.store import Store
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give each request minutes: a busy machine may take long over an answer."""
+    """Raise the time limit of requests to minutes, because a busy machine may answer slowly."""
     monkeypatch.setattr(session, "PATIENCE_S", 600.0)
     monkeypatch.setattr(session, "REQUEST_S", 300.0)
 
@@ -35,13 +35,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """Return the folder of a remote, which does not exist yet."""
+    """Return the folder of a remote store; it does not exist yet."""
     return tmp_path / "there"
 
 
 @pytest.fixture
 def settings(there: Path) -> RemoteSettings:
-    """Return settings of a remote in a folder, which may be written."""
+    """Return the settings of a writable remote store in a folder."""
     found = read_settings({}, url=f"file://{there}", write=True)
     assert found is not None
     return found

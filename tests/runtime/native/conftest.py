@@ -14,7 +14,7 @@ from pallasc.runtime.native.library import Library, open_library
 
 @pytest.fixture(scope="session")
 def native_file() -> Path:
-    """Give the library's file."""
+    """Return the library's file."""
     if reason := native_build.why_not():
         pytest.skip(reason)
     return native_build.build()
@@ -22,7 +22,7 @@ def native_file() -> Path:
 
 @pytest.fixture
 def native(native_file: Path, runtime: control.Standin) -> Iterator[Library]:
-    """Give the library in a process that has opened no driver yet."""
+    """Yield the library; its driver is not open yet."""
     library = open_library(native_file)
     library.forget()
     yield library

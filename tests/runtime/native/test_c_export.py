@@ -129,7 +129,7 @@ def test_a_workspace_is_asked_for_and_checked(
     assert export.launch("spread", *taken, workspace=(start, 1023)) == ARGUMENT
     assert export.error == (
         "spread@h100-sxm: its temporaries take 1024 bytes of workspace, and 1023 are given.\n"
-        "  Its function with _prepare tells how many it takes."
+        "  The kernel's function with _prepare returns the size."
     )
     assert export.launch("spread", *taken, workspace=(start, 1024)) == CUDA_SUCCESS, export.error
     (launch,) = standin.launches
@@ -274,8 +274,8 @@ def test_options_that_cannot_be_are_refused(
     [
         (
             [("add", {"tile": 1}), ("add", {"tile": 2})],
-            "error: add[tile=1]@h100-sxm and add[tile=2]@h100-sxm take the same arrays, and C "
-            "functions choose by them.\n  Choose one of them with -k.\n",
+            "error: add[tile=1]@h100-sxm and add[tile=2]@h100-sxm take the same arrays, but C "
+            "functions choose a variant only by its arrays.\n  Choose one of them with -k.\n",
         ),
         ([("a-b", {}), ("a.b", {})], " would both be k_a_b in C.\n  Choose variants with -k.\n"),
         ([("add", {}), ("add_prepare", {})], " would both be k_add_prepare in C."),

@@ -252,12 +252,12 @@ def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
 
     for other, words in (
         (b"\x7fELF", "not a 64-bit little-endian ELF file"),
-        (image[:64], "an ELF file of 64 bytes names what is not in it"),
-        (image[:-1], f"an ELF file of {len(image) - 1} bytes names what is not in it"),
+        (image[:64], "an ELF file of 64 bytes refers to missing data"),
+        (image[:-1], f"an ELF file of {len(image) - 1} bytes refers to missing data"),
         (with_number(18, 2, 62), "not a cubin: ELF machine 62 instead of 190"),
-        (with_number(32, 8, 1 << 63), f"an ELF file of {len(image)} bytes names what is not in it"),
-        (with_number(58, 2, 63), f"an ELF file of {len(image)} bytes names what is not in it"),
-        (with_number(62, 2, 0xFFFF), f"an ELF file of {len(image)} bytes names what is not in it"),
+        (with_number(32, 8, 1 << 63), f"an ELF file of {len(image)} bytes refers to missing data"),
+        (with_number(58, 2, 63), f"an ELF file of {len(image)} bytes refers to missing data"),
+        (with_number(62, 2, 0xFFFF), f"an ELF file of {len(image)} bytes refers to missing data"),
     ):
         row = bytes.fromhex(digest(other)) + struct.pack("<QQ", 0, len(other))
         at = flat.place(data, "blobs")[0]

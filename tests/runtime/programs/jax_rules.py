@@ -199,7 +199,7 @@ def derivatives(a: Any, b: Any) -> None:
         refused(words, gradient)
     kernel.defvjp(lambda residuals, g: g)
     assert message(gradient).startswith("ArgumentError: the backward function of multiply must")
-    refused("multiply: the backward function of a kernel is an int.", lambda: kernel.defvjp(3))
+    refused("multiply: defvjp takes a kernel or a function, not an int.", lambda: kernel.defvjp(3))
 
 
 def shards(a: Any, b: Any) -> None:

@@ -238,7 +238,7 @@ def refused_tensors(kernel: Any, a: Any, b: Any) -> None:
         (torch.zeros(4, 64).to_sparse_csr(), dense),
         (
             torch.empty(4, 64, device="meta"),
-            "made: a: a tensor lies on meta, which has no memory of a CUDA device.",
+            "made: a: a tensor is on meta, which is not a CUDA device.",
         ),
         (
             torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]),

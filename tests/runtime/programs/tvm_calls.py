@@ -107,7 +107,7 @@ def _errors(add: Any, x: Any, y: Any, out: Any) -> None:
             [x, y, filled(0, device=1, adopt=False)],
             "argument 2 is on device 1, and argument 0 on device 0.",
         ),
-        ([], "add takes arrays, and 0 are given."),
+        ([], "add takes 1 to 4096 arrays, not 0."),
         *(
             ([x, y, filled(0, dtype=dtype)], f"{name}[4, 64]")
             for dtype, name in zip(("f2", bool, "i1", "u4", "c8"), NAMES, strict=True)
