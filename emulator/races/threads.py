@@ -22,10 +22,8 @@ Each row of a frontier has its own happened-before relation:
 A shadow has the last write and reads of each granule of a memory, as event numbers. The size of a
 granule depends on the accesses of the kernel. Stores of one instruction by several warps or blocks
 are races unless they write the same bytes. Loads may read unwritten bytes if the loaded values are
-unused or only stored again.
-
-A kernel may copy a buffer that is only partly filled, as Mosaic's profiler does. With lane
-semantics, Mosaic lowers `ref[...] = value` to a swap, whose load of the old value is dead.
+unused or only stored again: with lane semantics, Mosaic lowers `ref[...] = value` to a swap, whose
+load of the old value is dead, and a kernel may copy a buffer that is only partly filled.
 """
 
 from __future__ import annotations
