@@ -203,7 +203,7 @@ def _number(places: Sequence[Location], files: Files, stacks: dict[Stack, int]) 
 def _memory(part: Part, own: Sequence[int], files: Files, stacks: dict[Stack, int]) -> SharedMemory:
     """Return a part of shared memory; parts that JAX allocates per kernel get the call's stack."""
     number = _number(part.stack, files, stacks)
-    if not number and part.what in ("scratch", "barrier", "tensor memory address"):
+    if not number and part.what in ("scratch", "barrier"):
         known = list(stacks)
         number = min(own, key=lambda each: len(known[each - 1]), default=0)
     return SharedMemory(part.what, part.name, part.type, part.bytes, part.offset, number)

@@ -60,8 +60,8 @@ STATES = (
     *("no kernel", "explained", "skipped", "stopped"),
 )
 EXPLAINED = {
-    "test_profiler.*|test_line_info": "reads a profile or dump that only JAX writes",
-    "test_griddepcontrol_multi_kernel": "reads a dump that only JAX writes",
+    "test_profiler.*": "profiles a kernel, which pallasc does not support",
+    "test_line_info|test_griddepcontrol_multi_kernel": "reads a dump that only JAX writes",
     "test_copy_gmem_to_smem_clamped_arrivals1": "copies past the end of an array, which is a fault",
     "test_copy_gmem_to_smem_predicate": "deadlocks with JAX 0.12: its predicate covers the arrival",
     "test_realistic_matmul": "expects exactly a product that CPUs round differently, by 1 ulp",
@@ -167,16 +167,16 @@ def outcome(test: unittest.TestCase, emulated: Emulated) -> Outcome:
     failures = [text for _, text in (*result.errors, *result.failures)]
     said = _last_line(failures[0]) if failures else ""
     error = emulated.error
+    method = _name(test).rpartition(".")[2]
+    why = next((why for each, why in EXPLAINED.items() if re.fullmatch(each, method)), None)
     if result.skipped:
         state, reason = "skipped", result.skipped[0][1]
     elif isinstance(error, UnsupportedError):
-        state, reason = "unsupported", error.message
+        state, reason = ("explained", why) if why else ("unsupported", error.message)
     elif isinstance(error, CompileError):
         state, reason = "refused by JAX", error.message
     elif emulated.executed:
         state, reason = ("wrong" if failures else "right"), (error.message if error else said)
-        method = _name(test).rpartition(".")[2]
-        why = next((why for each, why in EXPLAINED.items() if re.fullmatch(each, method)), None)
         if failures and why:
             state, reason = "explained", why
     else:

@@ -1,16 +1,13 @@
-"""`pallasc run`: launch kernels, compare the results with their references, trace profiles."""
+"""`pallasc run`: launch kernels and compare the results with their references."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,8 +17,7 @@ from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.artifact_text import safe_name
 from pallasc.cli.output.text import echo, print_result, refusing
-from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
-from pallasc.specs.artifacts.plan import PROFILE_EXIT, PROFILE_HEAD_WORDS, Profile
+from pallasc.errors import CheckError, DeviceError
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
@@ -44,7 +40,6 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
     required=False,
     file_okay=False,
 )
-@options.file_option("--profile", "Write profiles of kernels with profile_space, for Perfetto.")
 @options.selection_options
 @given.build_options(options.launching_options)
 @options.json_option("the results")
@@ -54,7 +49,6 @@ def command(
     seed: int,
     ordinal: int,
     output: Path | None,
-    profile: Path | None,
     every: bool,
     as_json: bool,
     work: Work,
@@ -80,7 +74,7 @@ def command(
     first one is emulated; --target selects another. An out-of-bounds access, a deadlock, or a
     failed assertion ends the command with exit code 1 and prints your source line. Kernels for
     several devices run on as many emulated GPUs: the first dimension of each array and file is the
-    device. --device and --profile cannot be used with --emulate.
+    device. --device cannot be used with --emulate.
 
     Examples:
       pallasc run kernels.yaml
@@ -90,7 +84,6 @@ def command(
       pallasc run kernels.yaml -k all_gather --emulate --input x=x.npy
       pallasc run specs/ --all --json > report.json
       pallasc run kernels.pallasc -k "matmul and m=4096"
-      pallasc run kernels.yaml -k profiled --profile trace.json
 
     --json prints one object:
       schema    1
@@ -103,20 +96,16 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    for name, value, why in (
-        ("--device", ordinal, "no GPU is used"),
-        ("--profile", profile, "no time is measured"),
-    ):
-        if emulate and value:
-            raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
+    if emulate and ordinal:
+        raise click.UsageError("--device cannot be used with --emulate: no GPU is used.")
     request = launching.read_request(work, files)
-    device, traces = None, None if profile is None else TraceFile(profile)
+    device = None
     if emulate:
         chosen, execute = launching.collect_emulated(request, every=every)
     else:
         device = _device(ordinal)
         chosen = launching.collect(request, device, every=every)
-        execute = partial(_launch, device, traces)
+        execute = partial(_launch, device)
     launching.check_single(files, chosen)
 
     def launch(own: Chosen) -> LaunchResult:
@@ -128,8 +117,6 @@ def command(
         return LaunchResult(own, arrays, _outputs(execute(own, arrays), folder))
 
     outcomes = launch_all(chosen, launch)
-    if traces is not None:
-        traces.write()
     data = {
         "device": launching.device_json(device) if device else None,
         "emulated": emulate,
@@ -160,9 +147,7 @@ def _device(ordinal: int) -> Device:
         raise
 
 
-def _launch(
-    device: Device, traces: TraceFile | None, chosen: Chosen, inputs: list[Value]
-) -> list[Value]:
+def _launch(device: Device, chosen: Chosen, inputs: list[Value]) -> list[Value]:
     """Launch a variant on a GPU, and wait for its outputs.
 
     Raises:
@@ -170,10 +155,7 @@ def _launch(
     """
     with launching.naming(chosen.variant):
         operands = launching.Operands(chosen.route.signature, inputs, device)
-        if traces is None:
-            chosen.route.enqueue(0, device.ordinal, operands.pointers)
-        else:
-            traces.enqueue(chosen, device, operands.pointers)
+        chosen.route.enqueue(0, device.ordinal, operands.pointers)
         return operands.read_outputs()
 
 
@@ -337,192 +319,3 @@ def outcome_json(outcome: LaunchResult, seed: int) -> dict[str, object]:
 def _array_json(value: Value) -> dict[str, object]:
     array, file = value.binding, None if value.file is None else str(value.file)
     return {"path": array.path, "dtype": array.dtype, "shape": list(array.shape), "file": file}
-
-
-# ---- --profile: traces of profiled kernels, in the format of Perfetto
-
-_HALF = 1 << 32  # Kernels record the lower half of the 64-bit global timer.
-_PIDS_A_LAUNCH = 1000  # More than the number of SMs of any GPU.
-
-
-class Region(NamedTuple):
-    """One execution of a profiled region, in cycles since the start of the trace."""
-
-    name: str
-    start: int
-    end: int
-
-
-class Trace(NamedTuple):
-    """Trace of one warp or warpgroup.
-
-    Attributes:
-        block: index of the block.
-        number: index of the trace in its block.
-        sm: the multiprocessor.
-        start_ns: lower half of the global timer at the start.
-        regions: regions in the order in which they were entered.
-    """
-
-    block: int
-    number: int
-    sm: int
-    start_ns: int
-    regions: tuple[Region, ...]
-
-
-def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
-    """Decode the traces that a profiled launch wrote to memory.
-
-    Raises:
-        CorruptError: the data does not contain traces.
-        SpecError: a kernel entered more regions than its space can hold.
-    """
-    words = struct.unpack(f"<{len(data) // 4}I", data)
-    if len(words) != blocks * profile.traces * profile.words:
-        raise CorruptError(f"a profile of {blocks} blocks has the wrong size of {len(data)} bytes")
-    traces = []
-    for index in range(blocks * profile.traces):
-        block, number = divmod(index, profile.traces)
-        start, sm, used, *events = words[index * profile.words : (index + 1) * profile.words]
-        if used % 2 or used > profile.words - PROFILE_HEAD_WORDS:
-            raise SpecError(
-                f"block {block} of the kernel wrote {used} words into a trace that has room for "
-                f"{profile.words - PROFILE_HEAD_WORDS}.",
-                hint="Give the kernel a larger profile_space.",
-            )
-        regions = tuple(_regions(profile, events[:used]))
-        traces.append(Trace(block, number, sm, start, regions))
-    return traces
-
-
-def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
-    regions: list[tuple[int, Region]] = []
-    entered: list[tuple[int, int, int]] = []
-    begin = events[1] if events else 0
-    cycles = 0
-    for order, (tag, clock) in enumerate(zip(events[::2], events[1::2], strict=True)):
-        cycles = (clock - begin) % _HALF
-        region = tag & ~PROFILE_EXIT
-        if region >= len(profile.names):
-            raise CorruptError(
-                f"a profile names region {region}, but has only {len(profile.names)} regions"
-            )
-        if not tag & PROFILE_EXIT:
-            entered.append((order, region, cycles))
-            continue
-        if not entered or entered[-1][1] != region:
-            raise CorruptError(f"a profile leaves {profile.names[region]} before entering it")
-        entered_at, _, start = entered.pop()
-        regions.append((entered_at, Region(profile.names[region], start, cycles)))
-    # If a trace runs out of space, its last regions have no end event.
-    regions += [(at, Region(profile.names[name], start, cycles)) for at, name, start in entered]
-    yield from (region for _, region in sorted(regions, key=lambda item: item[0]))
-
-
-def trace_events(
-    traces: list[Trace], *, title: str, clock_ghz: float, launch: int, base_ns: int
-) -> list[dict[str, object]]:
-    """Return the trace events of one launch.
-
-    Args:
-        traces: traces that the kernel wrote.
-        title: name of the kernel.
-        clock_ghz: cycles per nanosecond.
-        launch: unique number of the launch.
-        base_ns: global timer at the start of the trace file.
-    """
-    events: list[dict[str, object]] = []
-    per_block = 1 + max((trace.number for trace in traces), default=0)
-    for trace in traces:
-        place = {
-            "pid": 1 + launch * _PIDS_A_LAUNCH + trace.sm,
-            "tid": 1 + trace.block * per_block + trace.number,
-        }
-        thread = f"block {trace.block}" + (f", trace {trace.number}" if per_block > 1 else "")
-        events.append(_name("process_name", f"{title}, SM {trace.sm}", place))
-        events.append(_name("thread_name", thread, place))
-        begin_ns = (trace.start_ns - base_ns) % _HALF
-        for region in trace.regions:
-            cycles = region.end - region.start
-            events.append(
-                {
-                    "name": region.name,
-                    "ph": "X",
-                    "ts": (begin_ns + region.start / clock_ghz) / 1000,
-                    "dur": cycles / clock_ghz / 1000,
-                    **place,
-                    "args": {"cycles": cycles},
-                }
-            )
-    return events
-
-
-def _name(what: str, text: str, place: dict[str, int]) -> dict[str, object]:
-    return {"name": what, "ph": "M", **place, "args": {"name": text}}
-
-
-def earliest(traces: list[Trace]) -> int:
-    """Return the earliest start time, allowing for a wraparound of the 32-bit timer."""
-    if not traces:
-        return 0
-    first = traces[0].start_ns
-    after = [(trace.start_ns - first + _HALF // 2) % _HALF for trace in traces]
-    return (first + min(after) - _HALF // 2) % _HALF
-
-
-@dataclass(slots=True)
-class TraceFile:
-    """Launches variants, and collects the traces of their profiled kernels in one file.
-
-    Attributes:
-        path: path of the file.
-    """
-
-    path: Path
-    _launches: list[tuple[str, float, list[Trace]]] = field(default_factory=list)
-
-    def enqueue(self, chosen: Chosen, device: Device, pointers: list[int]) -> None:
-        """Launch a variant, and read its traces from the workspace.
-
-        Raises:
-            ArgumentError: none of the variant's kernels is profiled.
-            DeviceError: the launch failed.
-            CorruptError, SpecError: see `decode_profile`.
-        """
-        from pallasc.runtime.adapters.device_arrays import DeviceArray
-        from pallasc.runtime.device.streams import lay_out
-
-        plan, name = chosen.artifact.plan, chosen.variant.id
-        if not plan.profiles:
-            raise ArgumentError(
-                f"no kernel of {name} is profiled.",
-                hint="Compile it with CompilerParams(profile_space=…, profile_dir=…).",
-            )
-        workspace = DeviceArray((chosen.route.workspace_bytes,), "u8", device.ordinal)
-        chosen.route.enqueue(0, device.ordinal, pointers, workspace.pointer)
-        held, offsets = workspace.to_bytes(), dict(lay_out(plan)[0])
-        clock_ghz = float(chosen.artifact.target["clock_ghz"])
-        for profile in plan.profiles:
-            launch, start = plan.launches[profile.launch], offsets[profile.buffer]
-            data = held[start : start + plan.buffers[profile.buffer].size]
-            traces = decode_profile(profile, math.prod(launch.grid), data)
-            self._launches.append((f"{name} {launch.kernel}", clock_ghz, traces))
-
-    def write(self) -> None:
-        """Write the file.
-
-        Raises:
-            SpecError: the file cannot be written.
-        """
-        base_ns = earliest([trace for _, _, traces in self._launches for trace in traces])
-        events = [
-            event
-            for number, (title, clock_ghz, traces) in enumerate(self._launches)
-            for event in trace_events(
-                traces, title=title, clock_ghz=clock_ghz, launch=number, base_ns=base_ns
-            )
-        ]
-        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": events})
-        with refusing(self.path, hint="Give --profile another path."):
-            self.path.write_text(text)

@@ -24,8 +24,8 @@ For each entry, `tests/coverage` has kernels. They are compiled for each archite
 feature, and their PTX is executed and compared with a reference:"""
 
 _WRONG = """\
-JAX compiles these constructs into something else. A build warns about all but the last
-(`CompiledWrongly`), with the line and the text of the last column."""
+JAX compiles these constructs into something else. A build warns about them (`CompiledWrongly`), and
+prints the line and the text of the last column."""
 
 _BOOLEANS = "loads and stores by indexing"
 _GROUPS = {
@@ -41,6 +41,7 @@ _LANE = "With `Lane`, the swizzle and tiling of `wgmma` operands must be given."
 _MISPLACED = "JAX 0.11 and newer compile `pl.pallas_call` with Triton. Use `emit_pipeline`."
 _NO_EFFECT = "No effect on the compiled kernel."
 _PRINTED = "`pallasc inspect --debug-output` shows the output."
+_PROFILED = "Profile the kernel with JAX on a GPU."
 _WRONGLY = "[compiled wrongly](#compiled-wrongly)"
 NOTES = {
     "pl.BlockSpec": "Not in `pl.pallas_call` since JAX 0.11. Use `emit_pipeline`.",
@@ -71,9 +72,13 @@ NOTES = {
     "plgpu.CompilerParams(max_concurrent_steps)": (
         "No effect in `plgpu.kernel`. Use the parameter of `emit_pipeline`."
     ),
-    "plgpu.CompilerParams(profile_space)": f"Too little space: {_WRONGLY}.",
+    "plgpu.CompilerParams(profile_bounds_check)": _PROFILED,
+    "plgpu.CompilerParams(profile_dir)": _PROFILED,
+    "plgpu.CompilerParams(profile_space)": _PROFILED,
+    "plgpu.CompilerParams(profile_trace_scope)": _PROFILED,
     "plgpu.InterpretGPUParams": _INTERPRETER,
     "plgpu.LoweringSemantics": _LANE,
+    "plgpu.TraceScope": _PROFILED,
     "plgpu.TransposeTransform": "Use `Ref.transpose`.",
     "plgpu.as_torch_kernel": (
         "Compile the wrapped function, and pass torch tensors to `pallasc.open_artifact`."
@@ -203,10 +208,6 @@ def _wrong(results: Mapping[str, Mapping[str, Any]]) -> str:
             versions += [held["jax"]] * bool(wrong)
         names = [_BOOLEANS if entry == "pl.load" else f"`{entry}`" for entry in sorted(entries)]
         lines.append([", ".join(names), ", ".join(versions), row.does, row.instead])
-    profile = "events that do not fit are written past the end of the profile"
-    instead = "Give it more space. In JAX 0.12, set `profile_bounds_check`."
-    versions = [held["jax"] for held in results.values()]
-    lines.append(["`plgpu.CompilerParams(profile_space)`", ", ".join(versions), profile, instead])
     return _table(["entry", "JAX", "effect", "instead"], lines)
 
 

@@ -64,7 +64,7 @@ class CompileError(PallascError):
 
 
 class UnsupportedError(CompileError):
-    """The compiled function contains a step that cannot be launched from a cubin."""
+    """The function contains something that a cubin launch cannot do, such as a host callback."""
 
 
 class CheckError(PallascError):

@@ -154,8 +154,6 @@ def _lines(plan: plans.LaunchPlan) -> Iterator[str]:
     yield f"steps: {len(plan.steps)}"
     for number, step in enumerate(plan.steps):
         yield from _step(number, step)
-    for profile in plan.profiles:
-        yield _profile(profile, plan)
 
 
 def _buffer(number: int, buffer: plans.Buffer, plan: plans.LaunchPlan) -> str:
@@ -201,15 +199,6 @@ def _peer_table(table: plans.PeerTable) -> str:
     if table.multicast:
         facts.append("multicast")
     return "; ".join(facts if table.barrier else [*facts, "without a barrier before the launch"])
-
-
-def _profile(profile: plans.Profile, plan: plans.LaunchPlan) -> str:
-    launch = plan.launches[profile.launch]
-    return (
-        f"profile of launch {profile.launch}, {launch.kernel}: buffer {profile.buffer}, "
-        f"{profile.traces} traces/block of {profile.words} words, "
-        f"regions {', '.join(profile.names)}"
-    )
 
 
 def _parameter(parameter: plans.Parameter) -> str:

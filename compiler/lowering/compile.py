@@ -107,11 +107,9 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
     """Return the labeled fields of an action key: exactly what determines the artifact."""
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
     names = list(lowered.signature.parameters)
-    regions = [[kernel, p.words, p.traces, p.names] for kernel, p in lowered.profiles.items()]
     return {
         "artifact": str(ARTIFACT_SCHEMA),
         "module": lowered.module,
-        **({"regions": canonical_json(regions).decode()} if regions else {}),
         "paths": canonical_json([b.path for b in lowered.signature.inputs]).decode(),
         "signature": canonical_json(signature).decode(),
         **({"parameters": canonical_json(names).decode()} if names else {}),
@@ -194,7 +192,6 @@ def build_plan(translation: Translation, signature: LaunchPlan) -> LaunchPlan:
         inputs=_bound("inputs", signature.inputs, inputs),
         outputs=_bound("outputs", signature.outputs, translation.output_buffers),
         steps=tuple(translation.steps),
-        profiles=tuple(translation.profiles),
     )
     check_ranges(plan)
     return plan
@@ -288,7 +285,7 @@ def compile_lowered(
             compile_options=call.options,
             **callbacks,
         ).serialize()
-    return translate(parse_executable(serialized), ranks=ranks, profiles=lowered.profiles)
+    return translate(parse_executable(serialized), ranks=ranks)
 
 
 def prepare_call(stage: Any, options: dict[str, str]) -> _Call:

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from pallasc.compiler.lowering.diagnose import failed_line, place_of
-from pallasc.errors import CompileError, Location, message_of
+from pallasc.errors import CompileError, Location, UnsupportedError, message_of
 from pallasc.specs.gpus import ARCHITECTURES, DEFAULT_MODELS, Feature, Target, capability
 from pallasc.specs.spelling import nearest
 
@@ -56,16 +56,26 @@ def need_of(primitive: str, *, copies_use_tma: bool) -> tuple[str, Feature] | No
     return None
 
 
-def check_instructions(jaxpr: Any, target: Target) -> None:
-    """Check that `target` has all features that the traced function uses.
+def check_constructs(jaxpr: Any, target: Target) -> None:
+    """Check that no kernel is profiled, and that `target` has all features that kernels use.
 
     Raises:
+        UnsupportedError: a kernel is profiled; the error has the user's line.
         CompileError: a feature is missing; the error has the user's line.
     """
     from jax.experimental.pallas import mosaic_gpu
 
     copies_use_tma = "tma" not in target.features and not hasattr(mosaic_gpu, "wait_gmem_to_smem")
+    place = None
     for equation in equations(jaxpr):
+        # `plgpu.kernel` makes two equations; the second one, inside the first, has no user frames.
+        place = place_of(equation) or place
+        if getattr(equation.params.get("compiler_params"), "profile_space", 0):
+            raise UnsupportedError(
+                "the kernel is profiled (profile_space), which pallasc does not support",
+                location=place,
+                hint="Remove profile_space and profile_dir: profile the kernel with JAX on a GPU.",
+            )
         need = need_of(equation.primitive.name, copies_use_tma=copies_use_tma)
         if need is None and _has_cluster(equation):
             need = "a cluster of blocks", "clusters"
@@ -74,7 +84,7 @@ def check_instructions(jaxpr: Any, target: Target) -> None:
             having = ", ".join(row.name for row in rows if need[1] in row.features)
             raise CompileError(
                 f"the kernel uses {need[0]}, which {target.arch} does not have, only {having}",
-                location=place_of(equation),
+                location=place,
             )
 
 

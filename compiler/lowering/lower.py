@@ -2,16 +2,11 @@
 
 Locations are off (`jax_versions`), so that a kernel gives the same module in every folder. They can
 be switched on to explain an error.
-
-With `CompilerParams(profile_space=…)`, JAX adds a result to a kernel, and a host callback that
-writes this result to a file. A cubin cannot call the host, so the callback is removed, and the
-information needed to read the result is recorded (`Profile`). JAX's hash of a kernel identifies it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +15,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any
 
-from pallasc.compiler.lowering.constructs import check_instructions, warn_of_wrong_constructs
+from pallasc.compiler.lowering.constructs import check_constructs, warn_of_wrong_constructs
 from pallasc.compiler.lowering.entry import (
     abstract,
     arrays_tell_order,
@@ -37,12 +32,11 @@ from pallasc.compiler.lowering.jax_versions import (
     jax_mesh,
     lines_of_rules,
     on_one_device,
-    patched,
     source_locations,
 )
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.arrays import DTYPES
-from pallasc.specs.artifacts.plan import Binding, LaunchPlan, Profile
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Args, Mesh
@@ -70,14 +64,12 @@ class Lowered:
     """A lowered function, ready to compile, and the digest of its module.
 
     `signature` is a plan without buffers and steps, in which `buffer` of each array is the number
-    of its leaf. `profiles` has the traces of profiled kernels by the kernel's hash, without launch
-    and buffer.
+    of its leaf.
     """
 
     stage: Any
     module: str
     signature: LaunchPlan
-    profiles: Mapping[str, Profile]
 
 
 def lower(job: Job, *, locations: bool = False) -> Lowered:
@@ -101,15 +93,14 @@ def lower(job: Job, *, locations: bool = False) -> Lowered:
             _claim_architecture(job.target)
             arrays = [abstract(value, sharding) for value in values]
             traced = jax.jit(callee, keep_unused=True).trace(*arrays)
-            check_instructions(traced.jaxpr, job.target)
-            with _recorded_profiles() as profiles:
-                stage = traced.lower(lowering_platforms=("cuda",))
+            check_constructs(traced.jaxpr, job.target)
+            stage = traced.lower(lowering_platforms=("cuda",))
             # After lowering: if lowering fails, its error matters, not a warning. With locations,
             # this is a repeated run for a message.
             if not locations:
                 warn_of_wrong_constructs(traced.jaxpr)
             signature = _signature(job.mesh, names, arrays, stage)
-    return Lowered(stage, _module_digest(stage), signature, profiles)
+    return Lowered(stage, _module_digest(stage), signature)
 
 
 def _module_digest(stage: Any) -> str:
@@ -238,65 +229,3 @@ def _signature(mesh: Mesh, names: list[str] | None, arrays: list[Any], stage: An
         mesh=mesh,
         parameters=parameters,
     )
-
-
-_CALLBACK = "dump_profile"
-
-
-@contextlib.contextmanager
-def _recorded_profiles() -> Iterator[dict[str, Profile]]:
-    """Remove the callbacks of profiled kernels from modules that are lowered in the context.
-
-    Yields:
-        The profiles by the hash of their kernel.
-    """
-    import jax
-    from jax.experimental.mosaic.gpu import core
-
-    mosaic: Any = core
-    debug: Any = jax.debug
-    lower_call, callback = mosaic._mosaic_gpu_lowering_rule, debug.callback
-    recorded: dict[str, Profile] = {}
-    last_hash = ""
-
-    def lowered(*args: Any, **kwargs: Any) -> Any:
-        nonlocal last_hash
-        results = lower_call(*args, **kwargs)
-        last_hash = _kernel_hash(results)
-        return results
-
-    def called_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        name = getattr(function, "__name__", "")
-        if name != _CALLBACK or ".mosaic_gpu." not in f".{function.__module__}.":
-            return callback(function, *args, **kwargs)
-        recorded[last_hash] = _profile(function, last_hash)
-        return None
-
-    with (
-        patched(mosaic, {"_mosaic_gpu_lowering_rule": lowered}),
-        patched(debug, {"callback": called_back}),
-    ):
-        yield recorded
-
-
-def _kernel_hash(results: Any) -> str:
-    """Return the hash in the custom call that returned `results`."""
-    from jaxlib.mlir import ir
-
-    if not len(results):
-        return ""
-    attributes = results[0].owner.attributes
-    config = ir.DictAttr(attributes["mhlo.backend_config"])
-    return bytes(ir.StringAttr(config["kernel_hash"]).value_bytes).hex()
-
-
-def _profile(function: Callable[..., Any], kernel_hash: str) -> Profile:
-    # The callback's closure is the only place where JAX keeps both.
-    closure = inspect.getclosurevars(function).nonlocals
-    spec, lowering = closure.get("prof_spec"), closure.get("lowering_result")
-    if spec is None or lowering is None or not kernel_hash:
-        raise CompileError("pallasc does not know how this JAX version profiles kernels")
-    words = int(spec.entries_per_warpgroup)
-    traces = int(spec.smem_i32_elements(lowering.block)) // words
-    names = sorted(spec.interned_names, key=spec.interned_names.__getitem__)
-    return Profile(launch=0, buffer=0, words=words, traces=traces, names=tuple(names))

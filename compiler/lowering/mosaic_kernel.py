@@ -397,7 +397,6 @@ class MosaicKernel:
     then results.
     """
 
-    hash: str
     cubin: bytes
     launch: Launch
     uses_nvshmem: bool
@@ -443,7 +442,6 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
             f"{launch.dynamic_smem_bytes}"
         )
     return MosaicKernel(
-        hash=proto.kernel_hash.hex(),
         cubin=cubin,
         launch=replace(launch, kernel=name),
         uses_nvshmem=proto.is_nvshmem_used,

@@ -8,8 +8,7 @@ start.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
@@ -39,7 +38,6 @@ from pallasc.specs.artifacts.plan import (
     Fill,
     Launch,
     Pointer,
-    Profile,
     Step,
 )
 from pallasc.specs.canonical import digest
@@ -75,7 +73,6 @@ class Translation:
     output_buffers: list[int]
     steps: list[Step] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    profiles: list[Profile] = field(default_factory=list)
     _cubins: dict[str, Cubin] = field(default_factory=dict)
 
     def cubin(self, key: str) -> Cubin:
@@ -85,15 +82,12 @@ class Translation:
         return self._cubins[key]
 
 
-def translate(
-    executable: Any, *, ranks: int = 1, profiles: Mapping[str, Profile] | None = None
-) -> Translation:
+def translate(executable: Any, *, ranks: int = 1) -> Translation:
     """Translate the `GpuExecutableProto` of a function, jitted with `keep_unused=True`.
 
     Args:
         executable: the message.
         ranks: number of devices that run it together.
-        profiles: the traces of profiled kernels by the kernel's hash, without launch and buffer.
 
     Raises:
         UnsupportedStepError: the function contains a step that cannot be launched from a cubin.
@@ -108,7 +102,7 @@ def translate(
             key = digest(data)
             result.blobs[key] = data
             buffers[number] = Buffer("constant", len(data), digest=key)
-        _Translator(executable, result, ranks, profiles or {}).run(executable.thunks, places)
+        _Translator(executable, result, ranks).run(executable.thunks, places)
         return result
     except (LookupError, ValueError, TypeError, OverflowError) as error:
         raise CompileError(f"the executable's parts contradict each other: {error!r}") from error
@@ -121,7 +115,6 @@ class _Translator:
     executable: Any
     result: Translation
     ranks: int
-    profiles: Mapping[str, Profile]
     _mosaics: dict[bytes, MosaicKernel] = field(default_factory=dict)
     _rounds: list[int] = field(default_factory=list)
 
@@ -240,8 +233,6 @@ class _Translator:
             what = "a Mosaic kernel over several devices (NVSHMEM or multimem)"
             self._refuse(thunk, what, _MESH_HINT)
         arrays = self._arrays(slices, places)
-        if mosaic.hash in self.profiles:
-            arrays[-1] = self._profile(self.profiles[mosaic.hash], mosaic.launch)
         operands = sum(item.HasField("shaped_slice") for item in body.operands)
         into, back = self._aligned(arrays, [piece.size for piece in slices], operands)
         self.result.steps += into
@@ -288,15 +279,6 @@ class _Translator:
             if index >= operands and size:
                 back.append(Copy(moved[piece], 0, *piece))
         return into, back
-
-    def _profile(self, profile: Profile, launch: Launch) -> Pointer:
-        """Add a buffer for the traces of a launch, since XLA reuses their memory in later steps."""
-        number = len(self.result.buffers)
-        size = 4 * profile.words * profile.traces * math.prod(launch.grid)
-        self.result.buffers.append(Buffer("temporary", size))
-        earlier = sum(isinstance(step, Launch) for step in self.result.steps)
-        self.result.profiles.append(replace(profile, launch=earlier, buffer=number))
-        return Pointer(number, 0)
 
     def dynamic_slice_fusion_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         inner = fusion_places(body, places, self._rounds)

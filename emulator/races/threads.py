@@ -23,8 +23,8 @@ Each row of a frontier has its own happened-before relation:
 A shadow has the last write and reads of each granule of a memory, as event numbers. The size of a
 granule depends on the accesses of the kernel. Stores of one instruction by several warps or blocks
 are races unless they write the same bytes. Loads may read unwritten bytes if the loaded values are
-unused or only stored again: Mosaic's profiler copies a buffer that is only partly filled, and with
-lane semantics, Mosaic lowers `ref[...] = value` to a swap that loads the old value for nothing.
+unused or only stored again: with lane semantics, Mosaic lowers `ref[...] = value` to a swap that
+loads the old value for nothing, and a kernel may copy a buffer that is only partly filled.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ objects with their fields; steps and parameters also have a `kind`. Some fields 
 * `peer_table` of a launch and `peers` of a tensor map, if they are None; these fields, and
   parameters of kind "peers", occur only with a mesh
 * `parameters`, if the arrays determine the order of the function's parameters
-* `profiles`, if no kernel is profiled
 * `layout` of an array that is row-major
 * `size` of a pointer whose array extends to the end of the buffer
 
@@ -43,13 +42,7 @@ PEER_HEAD_WORDS = 4
 MULTICAST = -1
 """Stands for the multicast address in place of a rank in `TensorMap.peers`."""
 
-PROFILE_HEAD_WORDS = 3
-"""Words in a trace before its events."""
-
-PROFILE_EXIT = 1 << 31
-"""Bit that is set in a trace's event if the event ends a region."""
-
-_LEFT_OUT = {"mesh", "parameters", "profiles", "layout", "size", "peers", "peer_table"}
+_LEFT_OUT = {"mesh", "parameters", "layout", "size", "peers", "peer_table"}
 """Fields that are omitted if they have their default."""
 
 
@@ -400,40 +393,6 @@ def kind_of(step: Step) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """The traces of one launch, written by a profiled kernel.
-
-    `CompilerParams(profile_space=…)` makes every warp, or every warpgroup, of a kernel record when
-    it enters and leaves each region. A trace consists of these 32-bit words:
-
-    ====== ==========================================================================
-    word   holds
-    ====== ==========================================================================
-    0      lower half of the global timer at the start of the kernel, nanoseconds
-    1      the multiprocessor that ran the block
-    2      number of used words that follow
-    3 …    pairs of words: index of the region (highest bit set when it ends), then
-           lower half of the multiprocessor's clock, in cycles
-    ====== ==========================================================================
-
-    A buffer has the traces of block 0, block 1, and so on; x varies slowest in block numbers.
-
-    Attributes:
-        launch: number of the launch among the plan's launches.
-        buffer: a temporary that only the traces use.
-        words: 32-bit words per trace.
-        traces: traces per block.
-        names: names of the regions by number.
-    """
-
-    launch: int
-    buffer: int
-    words: int
-    traces: int
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchPlan:
     """Buffers, signature, and steps of a compiled function.
 
@@ -451,7 +410,6 @@ class LaunchPlan:
     input_tree: Any
     output_tree: Any
     mesh: tuple[tuple[str, Positive], ...] = ()
-    profiles: tuple[Profile, ...] = ()
     parameters: tuple[str, ...] = ()
 
     @property
@@ -536,8 +494,6 @@ def _references(plan: LaunchPlan) -> Iterator[tuple[str, int, int, int]]:
     for index, step in enumerate(plan.steps):
         for buffer, offset, size, _ in step.accesses():
             yield f"step {index}", buffer, offset, size
-    for profile in plan.profiles:
-        yield "a profile", profile.buffer, 0, 0
 
 
 def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
@@ -553,8 +509,6 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
         if isinstance(step, Fill) and (broken := step.broken_rule()) is not None:
             yield f"step {index} {broken}"
     yield from _broken_signature(plan)
-    for profile in plan.profiles:
-        yield from _broken_profile(profile, plan)
 
 
 def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
@@ -594,21 +548,6 @@ def _broken_signature(plan: LaunchPlan) -> Iterator[str]:
     names = list(plan.input_tree) if isinstance(plan.input_tree, Mapping) else []
     if plan.parameters and sorted(plan.parameters) != sorted(names):
         yield f"its parameters {list(plan.parameters)} do not match its pytree"
-
-
-def _broken_profile(profile: Profile, plan: LaunchPlan) -> Iterator[str]:
-    buffer, count = plan.buffers[profile.buffer], len(plan.launches)
-    words = f"{profile.traces} traces of {profile.words} words"
-    if buffer.role != "temporary":
-        yield f"a profile is in {buffer.role} buffer {profile.buffer}"
-    if not 0 <= profile.launch < count:
-        yield f"a profile names launch {profile.launch} of {count}"
-    elif profile.words <= PROFILE_HEAD_WORDS or profile.traces < 1:
-        yield f"a profile has {words}"
-    else:
-        blocks = math.prod(plan.launches[profile.launch].grid)
-        if buffer.size != 4 * profile.words * profile.traces * blocks:
-            yield f"a profile with {words} has a buffer of {buffer.size} bytes"
 
 
 ELEMENT_BYTES = {

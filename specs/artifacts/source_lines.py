@@ -85,8 +85,7 @@ class SharedMemory:
     """A part of the shared memory of a block.
 
     Attributes:
-        what: "scratch", "reduction", "barrier", "tensor memory address", "profile", "alignment" or
-            "other".
+        what: "scratch", "reduction", "barrier" or "other".
         name: the kernel parameter for it, "" if there is none.
         type: its shape and dtype, "f16[2, 64, 64]"; for barriers their number, "[2]"; "" for none.
         bytes: its size, without alignment.

@@ -15,6 +15,26 @@ from pallasc.specs.canonical import canonical_json, digest
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
 
+PRINTING = """
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+def printing(x):
+    def body(x_ref, o_ref):
+        pl.debug_print("the sum is {}", x_ref[...].sum())
+        o_ref[...] = x_ref[...]
+
+    mesh = plgpu.Mesh(grid=(1,), grid_names=("block",))
+    params = plgpu.CompilerParams()
+    return pl.kernel(body, out_type=x, mesh=mesh, compiler_params=params, debug=True)(x)
+"""
+SPEC = """
+schema: 1
+targets: [sm_90a]
+kernels:
+  - {name: printing, entry: "kernels.py:printing", args: {x: "f32[128]"}}
+"""
+
 
 @pytest.fixture
 def inspect(run: Any, built: Any) -> Any:
@@ -146,3 +166,21 @@ def test_a_bundle_is_inspected_but_for_what_tracing_printed(
     result = run("inspect", bundle, "--debug-output")
     assert (result.code, result.out) == (2, "")
     assert "which bundles and artifacts do not contain" in result.err
+
+
+def test_debug_output_shows_what_tracing_printed_of_a_hit(
+    run: Any, inspect: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "kernels.py").write_text(PRINTING)
+    spec, store = tmp_path / "kernels.yaml", tmp_path / "store"
+    spec.write_text(SPEC)
+    assert run("build", spec, "--store", store).code == 0
+    result = run("inspect", spec, "--store", store, "--debug-output")
+    assert (result.code, result.err) == (0, "")
+    assert "debug_print" in result.out
+    assert "module @" in result.out
+    assert result.out.splitlines()[-2:] == [
+        "body_mosaic_gpu_kernel prints when it runs:",
+        r'  "the sum is %f\n"',
+    ]
+    assert inspect("--debug-output").out == "nothing was printed\n"

@@ -90,7 +90,7 @@ def test_no_command_shows_the_help_as_a_usage_mistake(run: Any, group: list[str]
         ("biuld", "no such command 'biuld'. Did you mean 'build'?", ""),
         ("build", "Missing argument", "build "),
         ("build k.yaml --jobs 0", "Invalid value for '-j' / '--jobs'", "build "),
-        ("run k.yaml --profile", "Option '--profile' requires an argument.", "run "),
+        ("run k.yaml --output", "Option '--output' requires an argument.", "run "),
         ("run k.yaml --input x", "--input 'x' is not NAME=FILE.", "run "),
         ("list k.yaml --jsno", "No such option", "list "),
     ],

@@ -37,7 +37,6 @@ def test_the_kernel_of_this_jax_is_read(proto: Any) -> None:
     assert parse_cubin(kernel.cubin).kernels[kernel.launch.kernel].parameters[1].size == 8
     assert (kernel.launch.grid, kernel.launch.block) == ((1, 1, 1), (128, 1, 1))
     assert (kernel.uses_nvshmem, kernel.uses_multimem) == (False, False)
-    assert len(bytes.fromhex(kernel.hash)) == 32
 
 
 @pytest.mark.parametrize("version", [0, 2, 5, 99])

@@ -137,7 +137,7 @@ def test_every_kernel_that_compiles_is_emulated_and_almost_all_are_right() -> No
     assert {text.partition(": ")[0] for text in outcomes} <= {"ok", "gap", "fault", "found"}
     for arch in ("sm_90a", "sm_100a", "sm_80", "sm_120a"):
         said = [case.get("emulated", {}).get(arch) for case in KEPT["cases"].values()]
-        assert said.count("ok") >= 0.95 * (len(said) - said.count(None)) > 50
+        assert said.count("ok") >= 0.95 * (len(said) - said.count(None)) > 40
 
 
 def test_what_jax_compiles_wrongly_is_found_by_emulation() -> None:

@@ -22,7 +22,6 @@ from pallasc.specs.artifacts.plan import (
     Peers,
     PeerTable,
     Pointer,
-    Profile,
     TensorMap,
     check_ranges,
     plan_from_json,
@@ -74,7 +73,7 @@ _PEER_MAP = TensorMap(
 _TABLE = PeerTable(2, ((0, 0), (1, 128)), (1,), multicast=True, barrier=False)
 
 SHARED = LaunchPlan(
-    buffers=(Buffer("input", 4096), Buffer("output", 256), Buffer("temporary", 4 * 16 * 3 * 8)),
+    buffers=(Buffer("input", 4096), Buffer("output", 256), Buffer("temporary", 256)),
     inputs=(Binding("x", "f16", (16, 128), 0),),
     outputs=(Binding("out", "f32", (64,), 1),),
     steps=(
@@ -88,7 +87,6 @@ SHARED = LaunchPlan(
     input_tree=[0],
     output_tree=0,
     mesh=(("y", 1), ("x", 2)),
-    profiles=(Profile(0, 2, 16, 3, ("Init", "load")),),
 )  # fmt: skip
 
 
@@ -160,12 +158,6 @@ def test_a_plan_that_does_not_fit_is_refused(path: str, value: Any, words: str) 
         ("steps.0.peer_table.multicast", 1, "multicast of a peer table: expected true"),
         ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, 2], "names peers"),
         ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, -2], "names peers"),
-        ("profiles.0.launch", 1, "a profile names launch 1 of 1"),
-        ("profiles.0.buffer", 3, "a profile names buffer 3 of 3"),
-        ("profiles.0.buffer", 1, "a profile is in output buffer 1"),
-        ("profiles.0.words", 15, "15 words has a buffer of 1536 bytes"),
-        ("profiles.0.words", 3, "3 traces of 3 words"),
-        ("profiles.0.traces", 0, "has 0 traces"),
     ],
 )
 def test_a_plan_of_several_devices_that_does_not_fit_is_refused(

@@ -20,11 +20,11 @@ def registers(x: Any) -> Any:
     return kernel(body)(x)
 
 
-def cluster(x: Any) -> Any:  # HERE cluster
+def cluster(x: Any) -> Any:
     def body(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[...] * jax.lax.axis_index("c").astype(jnp.float32)
 
-    return kernel(body, cluster=(2,), cluster_names=("c",))(x)
+    return kernel(body, cluster=(2,), cluster_names=("c",))(x)  # HERE cluster
 
 
 def tma(x: Any) -> Any:
