@@ -1,4 +1,4 @@
-"""The page docs/coverage.md, made from the results that tests/coverage keeps true."""
+"""Makes docs/coverage.md from the recorded results in tests/coverage, which its tests verify."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ This page lists the architectures for which each entry of Pallas and Mosaic GPU 
 the API reference, and all other names in `jax.experimental.pallas.mosaic_gpu`.
 
 `pl` is `jax.experimental.pallas`, and `plgpu` is `jax.experimental.pallas.mosaic_gpu`. *All* is
-every architecture that pallasc compiles for (`docs/targets.md`). `sm_90a+` is sm_90a and newer,
-*missing* is not in this JAX version, and *no* is not compiled. An architecture that is not listed
-lacks the feature, or was not tested. If some options of an entry do not compile, its note names
+every architecture that pallasc compiles for (`docs/targets.md`), and `sm_90a+` is sm_90a and newer.
+*missing*: this JAX version lacks the entry. *no*: it does not compile. An architecture that is not
+listed lacks the feature, or was not tested. If options of an entry do not compile, its note names
 them.
 
 For each entry, `tests/coverage` has kernels. They are compiled for each architecture that has the
 feature, and their PTX is executed and compared with a reference:"""
 
 _WRONG = """\
-JAX compiles these constructs into something else. A build warns about them (`CompiledWrongly`), and
-prints the line and the text of the last column."""
+JAX compiles these constructs into something else. For each of them, a build gives a
+`CompiledWrongly` warning with your source line and the text of the last column."""
 
 _BOOLEANS = "loads and stores by indexing"
 _GROUPS = {

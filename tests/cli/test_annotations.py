@@ -116,7 +116,7 @@ def test_a_spill_is_a_warning_at_the_kernel_unless_it_is_a_hit_or_in_the_budget(
     (line,) = lines_of(*spilling)
     assert line.startswith(
         "::warning file=kernels.yaml,line=4,col=5,title=add spills registers::"
-        "up to 16 bytes a thread: add[m=1]@h100-sxm, add[m=2]@h100-sxm%0A"
+        "up to 16 bytes per thread: add[m=1]@h100-sxm, add[m=2]@h100-sxm%0A"
     )
     allowed = pretended.variant(budget=Budget(spill_bytes=64))
     assert lines_of(pretended.hit(), pretended.compiled(allowed, spill_store_bytes=8)) == []
