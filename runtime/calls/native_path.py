@@ -357,8 +357,7 @@ def _order(
     stream: int,
     views: Sequence[ArrayView],
     is_given: bool,
-    has_current: bool,
-) -> Callable[[], None] | bool | None:
+) -> Callable[[], None]:
     """Make a stream wait for earlier uses of arrays; return what records the launch in them.
 
     Args:
@@ -367,20 +366,10 @@ def _order(
         stream: the launch's stream.
         views: its arrays.
         is_given: the caller specified the stream.
-        has_current: the stream is the framework's current one, unless given.
-
-    Returns:
-        None if nothing has to be recorded; False if Python has to launch, since an array comes from
-        another stream than the default stream that the launch would take, too.
     """
-    producers = [view.stream for view in views if view.stream is not None]
-    if producers and (is_given or has_current or not {*producers} <= {0, 1}):
-        return False
     signature = route.signature
     written = {*signature.updated, *range(len(signature.inputs), len(views))}
     uses = [(view.uses, n in written) for n, view in enumerate(views) if view.uses is not None]
-    if not uses:
-        return None
     order = Order(route.name, get_device(ordinal), stream, [], uses, is_given=is_given)
     order.before()
     return order.after
