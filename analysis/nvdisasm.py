@@ -74,20 +74,18 @@ def disassemble(cubin: bytes) -> Mapping[str, Code]:
     return read_listing(text, contents)
 
 
-def disassemble_all(cubins: Mapping[str, bytes], *, jobs: int | None = None) -> Codes:
+def disassemble_all(cubins: Mapping[str, bytes]) -> Codes:
     """Return the code of the kernels in many cubins, by the keys of `cubins`.
 
     Identical kernels are disassembled once.
 
     Args:
         cubins: cubins by digest, or by any other name.
-        jobs: number of concurrent disassemblers; None for one per core.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
         CorruptError: nvdisasm rejects a cubin, or it is none; the message starts with its key.
     """
-    jobs = jobs or len(os.sched_getaffinity(0))
     holders: dict[_Piece, list[str]] = {}
     alone: dict[str, None] = {}
     for key, cubin in cubins.items():
@@ -97,6 +95,7 @@ def disassemble_all(cubins: Mapping[str, bytes], *, jobs: int | None = None) -> 
         for piece in pieces:
             holders.setdefault(piece, []).append(key)
     found: dict[str, dict[str, Code]] = {key: {} for key in cubins}
+    jobs = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(jobs) as pool:
         for codes in pool.map(_together, _batches(list(holders), jobs)):
             for piece, code in codes.items():

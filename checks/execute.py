@@ -382,7 +382,7 @@ def find_origin(
     inputs: Sequence[Sequence[Any]],
     policy: Policy,
     element: Element,
-    deadline_s: float | None = None,
+    deadline_s: float | None,
 ) -> Origin | None:
     """Run a plan again to find the origin of an element; None if the time runs out first."""
     begin, end = element.bytes()

@@ -54,15 +54,17 @@ class Waiting:
         )
 
 
+_SAMPLES = 3
+
+
 class Watch:
     """Samples the threads of this process.
 
-    It reports a deadlock when `looks` consecutive samples show all threads of a kernel in the same
+    It reports a deadlock when three consecutive samples show all threads of a kernel in the same
     waits, none of them woken. A wait that makes progress differs between samples.
     """
 
-    def __init__(self, *, looks: int = 3) -> None:
-        self._looks = looks
+    def __init__(self) -> None:
         self._seen: object = None
         self._times = 0
 
@@ -76,7 +78,7 @@ class Watch:
         state = [(id(wait), id(barrier), _state(barrier)) for wait, barrier in waits]
         self._times = self._times + 1 if state == self._seen else 1
         self._seen = state
-        return [_waiting(*wait) for wait in waits] if self._times >= self._looks else []
+        return [_waiting(*wait) for wait in waits] if self._times >= _SAMPLES else []
 
 
 def failures() -> list[BaseException]:

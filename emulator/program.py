@@ -44,7 +44,6 @@ from pallasc.specs.artifacts.plan import (
     Bytes,
     Launch,
     LaunchPlan,
-    Peers,
     PeerTable,
     Pointer,
     TensorMap,
@@ -490,7 +489,7 @@ class PlanRun:
             if isinstance(parameter, Pointer):
                 address = self._array_address(parameter, device, step.peer_table)
             else:
-                address = self._peers(parameter, step.peer_table, device)
+                address = self._peers(step.peer_table, device)
             data += address.to_bytes(8, "little")
         return bytes(data)
 
@@ -527,7 +526,7 @@ class PlanRun:
                 return base
         return self.machine.memory.map_multicast(members, self.buffers[0][buffer].size)
 
-    def _peers(self, parameter: Peers, table: PeerTable | None, device: int) -> int:
+    def _peers(self, table: PeerTable | None, device: int) -> int:
         if table is None:
             raise UnsupportedError("the plan has no table of peers for a kernel on several devices")
         words = np.zeros(table.words, np.uint64)

@@ -388,7 +388,7 @@ def _writer(w: Warp, found: Located, operation: str) -> Callable[[np.ndarray], N
                     found.map, found.box, content, offset, data, operation=operation
                 )
             else:
-                tensor_maps.write_global(found.map, found.box, content, offset, data)
+                tensor_maps.write_global(found.box, content, offset, data)
 
     return write
 

@@ -83,7 +83,7 @@ class PlainAccesses(Ledger):
         shared = id(region) in self._blocks
         if shared:
             self._reach(thread, self._blocks[id(region)], thread.number, event)
-            self._touch_mbarrier(thread, region, offsets, size, event, writes)
+            self._touch_mbarrier(region, offsets, size, event, writes)
         use = Use(thread, shadow, index, event, known, reads=not writes, is_near=shared)
         self._against_writes(use)
         if "nc" in w.instruction(place).parts:
@@ -173,13 +173,7 @@ class PlainAccesses(Ledger):
         passed.release(cluster, given.own, given.others)
 
     def _touch_mbarrier(
-        self,
-        thread: Thread,
-        region: Region,
-        offsets: np.ndarray,
-        size: int,
-        event: int,
-        writes: bool,
+        self, region: Region, offsets: np.ndarray, size: int, event: int, writes: bool
     ) -> None:
         """Check if a plain access touches an mbarrier."""
         block = self._blocks[id(region)]

@@ -326,9 +326,7 @@ def read_global(map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset:
     return _reordered(box, dense.reshape(-1))
 
 
-def write_global(
-    map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset: int, data: np.ndarray
-) -> None:
+def write_global(box: Box, global_bytes: np.ndarray, base_offset: int, data: np.ndarray) -> None:
     """Store `data`, the bytes of shared memory from `shared_address` on, to global memory."""
     if box.global_row_bytes and len(starts := box.global_rows):
         windows = _view(box, starts, global_bytes, base_offset)

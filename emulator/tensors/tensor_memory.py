@@ -56,11 +56,6 @@ class TensorMemory:
         self._allocations: dict[int, int] = {}
         self._may_allocate = True
 
-    @property
-    def allocations(self) -> dict[int, int]:
-        """First column and number of columns of each live allocation."""
-        return dict(self._allocations)
-
     def alloc(self, columns: int) -> int | None:
         """Allocate columns and return their address, or None if too few are free.
 

@@ -352,13 +352,8 @@ def _admit(ordinal: int, stream: int) -> None:
 
 
 def _order(
-    route: Route,
-    ordinal: int,
-    stream: int,
-    views: Sequence[ArrayView],
-    is_given: bool,
-    has_current: bool,
-) -> Callable[[], None] | bool | None:
+    route: Route, ordinal: int, stream: int, views: Sequence[ArrayView], is_given: bool
+) -> Callable[[], None]:
     """Make a stream wait for uses of arrays; return a function that adds the launch to these.
 
     Args:
@@ -367,20 +362,10 @@ def _order(
         stream: the launch's stream.
         views: its arrays.
         is_given: the caller specified the stream.
-        has_current: without a given stream, launches use the framework's current one.
-
-    Returns:
-        None if nothing has to be recorded. False if Python has to launch, because the launch's
-        stream must also wait for the stream of an array.
     """
-    producers = [view.stream for view in views if view.stream is not None]
-    if producers and (is_given or has_current or not {*producers} <= {0, 1}):
-        return False
     signature = route.signature
     written = {*signature.updated, *range(len(signature.inputs), len(views))}
     uses = [(view.uses, n in written) for n, view in enumerate(views) if view.uses is not None]
-    if not uses:
-        return None
     order = Order(route.name, get_device(ordinal), stream, [], uses, is_given=is_given)
     order.before()
     return order.after

@@ -33,6 +33,7 @@ enum {
     MOST_STREAMS = 64,
     STREAM_SHIFT = 58, /* leaves a number below MOST_STREAMS */
     STREAM_PLACES = 4, /* where a stream may be, from its hash on */
+    LEGACY_STREAM = 1,  /* a handle of the context's default stream, as 0 is */
     DEFAULT_STREAMS = 2 /* handles up to this are default streams */
 };
 
@@ -703,45 +704,56 @@ static PyObject *returned(const call *own, const route *way)
     return made;
 }
 
-/* Outcome of a call: DONE, with a result or an exception; NOT_DONE, Python must handle the call; or
- * MAY_LAUNCH, nothing was done so far, and the front can launch it. */
-enum { DONE, NOT_DONE, MAY_LAUNCH };
+/* Outcome of a call: DONE, with a result or an exception; or NOT_DONE, Python must handle the call. */
+enum { DONE, NOT_DONE };
 
-/* Lets Python order the launch after earlier uses of described arrays, if there are any. Sets
- * `after` to the function to call after the launch, NULL for none. */
-static int order(const call *own, const route *way, int device, void *stream, PyObject **after)
+/* Returns whether the arrays of the caller may be written, and name no stream but the default one
+ * that the launch takes, too. Otherwise Python launches, so nothing may be allocated before. */
+static bool can_launch(const call *own, const route *way)
+{
+    bool has_stream = own->stream || own->self->calls[STREAM_OF];
+    for (int n = 0; !own->self->api && n < own->first_new; n++) {
+        PyObject *producer = field(own->seen[n], STREAM);
+        if (way->arrays[n]->asks & IS_WRITTEN && field(own->seen[n], IS_WRITABLE) != Py_True)
+            return false;
+        if (producer == Py_None)
+            continue;
+        if (has_stream || PyLong_AsUnsignedLongLong(producer) > LEGACY_STREAM)
+            return PyErr_Occurred() ? failed() : false;
+    }
+    return true;
+}
+
+/* Lets Python order the launch after earlier uses of described arrays, if there are any; false with
+ * an exception set on failure. Sets `after` to the function to call after the launch, NULL for
+ * none. */
+static bool order(const call *own, const route *way, int device, void *stream, PyObject **after)
 {
     bool is_used = false;
     *after = NULL;
-    for (int n = 0; !own->self->api && n < way->array_count; n++) {
-        if (way->arrays[n]->asks & IS_WRITTEN && field(own->seen[n], IS_WRITABLE) != Py_True)
-            return NOT_DONE;
-        is_used |= field(own->seen[n], STREAM) != Py_None || field(own->seen[n], USES) != Py_None;
-    }
+    for (int n = 0; !own->self->api && n < way->array_count; n++)
+        is_used |= field(own->seen[n], USES) != Py_None;
     if (!is_used)
-        return MAY_LAUNCH;
+        return true;
     PyObject *views = PyTuple_New(way->array_count);
     if (!views)
-        return DONE;
+        return false;
     for (int n = 0; n < way->array_count; n++)
         PyTuple_SetItem(views, n, Py_NewRef(own->seen[n]->described));
-    PyObject *found = PyObject_CallFunction(
-        way->calls[ORDER], "iKOOO", device, (unsigned long long)(uintptr_t)stream, views,
-        own->stream ? Py_True : Py_False, own->self->calls[STREAM_OF] ? Py_True : Py_False);
+    *after = PyObject_CallFunction(way->calls[ORDER], "iKOO", device,
+                                   (unsigned long long)(uintptr_t)stream, views,
+                                   own->stream ? Py_True : Py_False);
     Py_DECREF(views);
-    if (found && found != Py_None && found != Py_False)
-        *after = Py_NewRef(found);
-    Py_XDECREF(found);
-    return !found ? DONE : found == Py_False ? NOT_DONE : MAY_LAUNCH;
+    return *after != NULL;
 }
 
 /* Launches in a stream; `result` is what the call returns, NULL with an exception set. */
 static int enqueue(call *own, route *way, program *ready, void *stream, PyObject **result)
 {
     PyObject *after = NULL;
-    int status = order(own, way, ready->device, stream, &after);
-    if (status != MAY_LAUNCH)
-        return status;
+    int status;
+    if (!order(own, way, ready->device, stream, &after))
+        return DONE;
     void *buffers[MOST_ARRAYS];
     for (int n = 0; n < way->array_count; n++)
         buffers[n] = (void *)(uintptr_t)own->seen[n]->address;
@@ -789,7 +801,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     if (takes_out && !take_results(own, way, device))
         return NOT_DONE;
     own->first_new = own->end_new = takes_out ? way->array_count : (int)way->head->input_count;
-    if (!find_stream(own, way, ready, device, &stream) ||
+    if (!can_launch(own, way) || !find_stream(own, way, ready, device, &stream) ||
         !allocate(own, way, stream, device, is_elsewhere))
         return NOT_DONE;
     return enqueue(own, way, ready, stream, result);

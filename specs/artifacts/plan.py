@@ -506,6 +506,9 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
     for index, step in enumerate(plan.steps):
         if isinstance(step, Launch):
             yield from _broken_launch(step, index, plan.device_count)
+        for access in step.accesses():
+            if access.writes and plan.buffers[access.buffer].role == "constant":
+                yield f"step {index} writes to constant {access.buffer}, which all plans share"
         if isinstance(step, Fill) and (broken := step.broken_rule()) is not None:
             yield f"step {index} {broken}"
     yield from _broken_signature(plan)

@@ -146,7 +146,7 @@ def test_a_store_writes_what_is_inside_and_nothing_else(shape: Any, box: Any, co
         if all(0 <= at < size for at, size in zip(index, shape, strict=True)):
             wanted[index] = value
     memory = np.concatenate([np.full(32, 0xEE, np.uint8), array.reshape(-1).view(np.uint8)])
-    tensor_maps.write_global(map, copied, memory, 32, occupied(copied, shared))
+    tensor_maps.write_global(copied, memory, 32, occupied(copied, shared))
     assert (memory[:32] == 0xEE).all()
     assert memory[32:].tobytes() == wanted.tobytes()
     rows = [range(start, start + copied.global_row_bytes) for start in copied.global_rows]
@@ -240,7 +240,7 @@ def test_a_scatter_writes_four_rows():
     shared = load(map, tensor_maps.gather4(map, 0, (4, 5, 6, 7), 0), array)
     memory = np.zeros(array.nbytes, np.uint8)
     box = tensor_maps.gather4(map, 0, (9, -1, 0, 19), 0)
-    tensor_maps.write_global(map, box, memory, 0, occupied(box, shared))
+    tensor_maps.write_global(box, memory, 0, occupied(box, shared))
     written = memory.view(np.uint16).reshape(array.shape)
     assert (written[9] == array[4]).all()
     assert (written[0] == array[6]).all()

@@ -111,6 +111,19 @@ def test_the_stream_of_the_arrays_counts_and_others_are_waited_for(
         assert call(None, None, other, stream=first) == (first, 2)
 
 
+@pytest.mark.parametrize("stream", [None, 1, "own"])
+def test_a_result_is_allocated_once_in_any_stream(
+    stream: int | str | None, adds: Any, framework: Any, runtime: Any
+) -> None:
+    named = made.stream() if stream == "own" else stream
+    a, b = (foreign.CudaArray(framework.tensor(TEXT), stream=named) for _ in range(2))
+    for options in ({}, {"stream": made.stream()}):
+        adds(a, b, **options)
+        before = runtime.count("cuMemAlloc_v2")
+        adds(a, b, **options)
+        assert runtime.count("cuMemAlloc_v2") - before == 1
+
+
 def test_a_device_array_that_was_written_on_the_default_stream_is_waited_for(
     adds: Any, runtime: Any
 ) -> None:

@@ -130,6 +130,11 @@ def _set(plan: LaunchPlan, path: str, value: Any) -> Any:
         ("steps.1.size", 30, "step 1 fills 30 bytes"),
         ("steps.2.source", True, "source of a copy: expected a whole number, got True"),
         ("steps.2.target_offset", 250, "step 2 takes bytes 250 to 262"),
+        (
+            "steps.2",
+            {"kind": "fill", "buffer": 2, "offset": 0, "size": 12, "value": 0, "width": 1},
+            "step 2 writes to constant 2, which all plans share",
+        ),
         ("steps.3.grid", [0, 1, 1], "grid of a launch"),
         ("steps.3.block", None, "block of a launch: expected a list"),
         ("steps.3.pdl", 1, "pdl of a launch: expected true or false"),
