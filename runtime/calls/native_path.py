@@ -370,8 +370,8 @@ def _order(
         has_current: without a given stream, launches use the framework's current one.
 
     Returns:
-        None if nothing has to be recorded. False if Python has to launch, because the launch's
-        stream must also wait for the stream of an array.
+        None if nothing has to be recorded. False if Python has to launch, because an array names a
+        stream, and this stream and the launch's stream are not both the default stream.
     """
     producers = [view.stream for view in views if view.stream is not None]
     if producers and (is_given or has_current or not {*producers} <= {0, 1}):
