@@ -259,9 +259,10 @@ class Kernel(Variants):
 
     @untraced
     def preload(self, device: Any = None) -> None:
-        """Load all variants that a call could select on a device, so that no call has to load any.
+        """Load all variants that a call could select on a device.
 
-        Graph captures require this. A tuned kernel loads the variants that its table selects.
+        Then the first call need not load any, and a graph capture, which cannot, need not either.
+        For a tuned kernel, these are the variants that its table selects for the device.
 
         Args:
             device: the GPU: its number, `"cuda:0"`, or a framework's device object; None for the

@@ -299,8 +299,8 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
     """`try_wait` and `test_wait`: `try_wait` returns only when the phase has completed.
 
     The manual allows `try_wait` to return at any time. So it returns at once, like `test_wait`, if
-    nothing reads its result, or if the lanes that meet here wait for different phases (they may be
-    in different iterations of a loop, because neither instruction is `.aligned`).
+    nothing reads its result, or if the lanes that meet here wait for different mbarriers or phases.
+    Such lanes can meet in a loop, because neither instruction is `.aligned`.
     """
     target, source, parity_operand, *_ = instruction.operands
     decides = builder.is_read(target)

@@ -137,7 +137,7 @@ DIVIDES = "mov.b32 %r1, 0;\ndiv.u32 %r2, %r1, %r1;\nsetp.ne.s32 %p1, %r2, 0;\n@%
     [
         (f"{READ}\n{LOOP.format(body=WGMMA, count='%r9')}", "a trip count depends on data"),
         (f"{READ}\nsetp.ne.s32 %p1, %r9, 0;\n@%p1 {LOAD}", "is executed depends on data"),
-        (f"mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 5;\n@%p1 {LOAD}", "single lanes"),
+        (f"mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 5;\n@%p1 {LOAD}", "different paths"),
         (LOOP.format(body="", count=2_000_000_000) + WGMMA, f"{MOST_STEPS:,} steps"),
         (f"{DIVIDES}\n{WGMMA}", "divides by zero"),
     ],
