@@ -92,6 +92,9 @@ _LONG = (
     "building/test_worker.py", "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
 )  # fmt: skip
 
+# Pages and wheels do not depend on the version of Python or JAX, and their tests take long.
+_NOT_ON_THE_OLDEST = ("test_docs.py", "wheels/", "runtime/test_pages.py")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
