@@ -200,16 +200,33 @@ class _Build(Struct, eq=False):
             if self.misses and self._may_compile():
                 self._compile(lookup)
             statuses = {result.status for result in self.results.values()}
+            added = frozenset(
+                result.action_key
+                for result in self.results.values()
+                if result.action_key and (result.remote or result.status == "compiled")
+            )
             came = any(result.remote for result in self.results.values())
             if self.setup is not None and (came or not statuses.isdisjoint(_WRITES_MANIFEST)):
                 from pallasc.compiler.inputs.manifest import remember
 
                 remember(self.store, context.identity, context.versions())
             self.notes += context.notes()
-        if came or "compiled" in statuses:
-            from pallasc.cache.prune import tidy
+        if added:
+            self._tidy(added)
 
-            tidy(self.store)
+    def _tidy(self, added: frozenset[str]) -> None:
+        """Prune the store, except the artifacts that this build added."""
+        from pallasc.cache.format import size
+        from pallasc.cache.prune import tidy
+
+        pruned = tidy(self.store, keep=added)
+        if pruned is not None and pruned.excess_bytes and pruned.plan.retained:
+            limit = pruned.limits.max_bytes or 0
+            self.notes.append(
+                f"the store {self.store.root} is {size(pruned.excess_bytes)} over its limit of "
+                f"{size(limit)}: what this and other running builds need, and what is younger than "
+                "five minutes, is kept for now"
+            )
 
     def report(self, started_s: float, *, interrupted: bool) -> Report:
         """Send the remaining variants to the remote store, and return the build's report.
