@@ -631,7 +631,8 @@ class _Build(Struct, eq=False):
     def _publish(self, variant: Variant, key: str, reply: Compiled) -> str:
         """Sign and publish a worker's manifest; return its name, "" if there is none.
 
-        The manifest must name the artifact that the worker reported.
+        The manifest must name the artifact that the worker reported. It is not signed if the worker
+        found that artifact in the store, unsigned.
         """
         from pallasc.cache.manifests import manifest_from_json
 
@@ -643,7 +644,12 @@ class _Build(Struct, eq=False):
             self.notes.append(f"{variant.id}: {note}")
             return ""
         try:
-            return self.store.put_set(key, manifest_from_json(key, body))
+            sign = (
+                self.store.trust.required
+                or (reply.status == "compiled" and not reply.put.conflict)
+                or self.store.signed_records(key).get(reply.action) == reply.digest
+            )
+            return self.store.put_set(key, manifest_from_json(key, body), sign=sign)
         except PallascError as error:
             self.notes.append(f"{variant.id} was not signed: {error.message}")
             return ""
