@@ -674,7 +674,7 @@ class _Build(Struct, eq=False):
         if options.timeout_s is not None:
             words += ["--timeout", f"{options.timeout_s:g}"]
         if options.memory_bytes is not None:
-            words += ["--memory", f"{options.memory_bytes}B" if options.memory_bytes else "none"]
+            words += ["--memory", _exact_size(options.memory_bytes)]
         if self.store.root != default_root():
             words += ["--store", str(self.store.root)]
         setting = f"PALLASC_PTXAS={shlex.quote(str(options.ptxas))} " if options.ptxas else ""
@@ -683,6 +683,16 @@ class _Build(Struct, eq=False):
 
 def _is_hit(found: LookupResult | PallascError) -> bool:
     return isinstance(found, LookupResult) and found.artifact is not None
+
+
+def _exact_size(count: int) -> str:
+    """Return a size as `--memory` reads it, in GiB or MiB if it is a whole number of them."""
+    if not count:
+        return "none"
+    for shift, unit in ((30, "GiB"), (20, "MiB")):
+        if count % (1 << shift) == 0:
+            return f"{count >> shift}{unit}"
+    return f"{count}B"
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
