@@ -4,7 +4,8 @@ Records and packs (see `inventory.Unit`) are evicted, least recently used first,
 the limits. A blob is evicted with the last record that names it, and a manifest with the record
 that it leads to. A pack is evicted as a whole. Records that the caller keeps or that a running
 build holds stay, and so do packs that contain such a record, even if the store remains too large.
-They are reported with the reason.
+A young blob stays, because another process may be about to publish a record that names it, and so
+do the records that name it. All of these are reported with the reason.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Limits:
     Attributes:
         max_bytes: total size of blobs, records, manifests, and packs.
         max_age_s: time after which an unused file is evicted.
-        grace_s: time for which a blob without a record is kept, because a record may follow.
+        grace_s: time for which a blob is kept, because a record that names it may follow.
         quarantine_s: time for which corrupt files are kept.
         clear: evict everything.
     """
@@ -136,8 +137,8 @@ class Retained(NamedTuple):
     """Files that pruning must keep, for one reason.
 
     Attributes:
-        reason: "kept": the caller keeps it · "in use": a running build holds it · "young": no
-            record needs it, but it was made within the grace period or by a running build.
+        reason: "kept": the caller keeps it · "in use": a running build holds it · "young": it, or
+            a blob that it names, was made within the grace period or by a running build.
         records: number of artifacts.
         files: number of files: these records, their blobs and manifests, or their packs.
         bytes: size of these files; each counts for one reason only.
@@ -181,7 +182,7 @@ def decide(
     """Select the files to remove so that the rest fits the limits.
 
     A blob that is younger than the grace period, or that a running build may have published, is not
-    removed yet, even if its record is.
+    removed yet, and neither are the records that name it.
 
     Args:
         inventory: contents of the store; if it has faults, nothing is removed.
@@ -254,6 +255,8 @@ class _Decision:
                 self._retain_unit(KEPT, unit)
             elif self.held.holds(unit.keys, unit.identity[1]):
                 self._retain_unit(IN_USE, unit)
+            elif not all(map(self._is_old, self.blobs.keys() & unit.blobs)):
+                self._retain_unit(YOUNG, unit)
             else:
                 yield self._evict(unit, reason)
 
@@ -271,8 +274,7 @@ class _Decision:
     def _evict(self, unit: Unit, reason: str) -> Eviction:
         self.references.subtract(unit.blobs)
         self.keys.subtract(unit.keys)
-        last = [name for name in unit.blobs if name in self.blobs and not self.references[name]]
-        gone = [name for name in last if self._is_old(name)]
+        gone = [name for name in unit.blobs if name in self.blobs and not self.references[name]]
         orphaned = (key for key in unit.keys if not self.keys[key])
         gone += [name for key in orphaned for name in self.leading.get(key, ())]
         freed = unit.identity[2] + self._bytes(gone)

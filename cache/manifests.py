@@ -29,8 +29,9 @@ Trusted keys are the keys that the machine trusts (`specs/bundle/signature.py`),
 `$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is restored is still valid: it
 states the result of these sources with this toolchain. A key counts until it is no longer trusted.
 
-Signing vouches for the content, so a user with a key or secret builds only on signed entries: an
-unsigned record that is found under an action key is compiled again, and then signed.
+Signing vouches for the content. If signatures are required, an unsigned record that is found under
+an action key is compiled again, and then signed. If they are not, it is used, and the manifest that
+leads to it stays unsigned, even if there is a key.
 """
 
 from __future__ import annotations
@@ -289,7 +290,7 @@ class Trust(Struct, frozen=True):
 
     @property
     def strict(self) -> bool:
-        """True if only signed entries may be used: a signer vouches for everything."""
+        """True if only signed digests of files may be used: signed manifests contain them."""
         return self.required or bool(self.signers)
 
     def vouches(self, kind: str, name: str, body: Mapping[str, object]) -> bool:

@@ -162,11 +162,23 @@ def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> 
     return pruned
 
 
-def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = None) -> Pruned | None:
+def tidy(
+    store: Store,
+    *,
+    limits: Limits | None = None,
+    keep: frozenset[str] = frozenset(),
+    now_ns: int | None = None,
+) -> Pruned | None:
     """Prune unless that was done within the last hour; return None if nothing had to be done.
 
-    This runs at the end of a build that compiled something. A store that is certainly below its
-    limits is not read. Disk errors are not raised.
+    This runs at the end of a build that added something. A store that is certainly below its limits
+    is not read. Disk errors are not raised.
+
+    Args:
+        store: the store.
+        limits: `read_limits()` by default.
+        keep: action keys of artifacts to keep: the ones that the build added.
+        now_ns: the current time.
 
     Raises:
         SpecError: an environment variable is not a size or age.
@@ -187,7 +199,7 @@ def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = Non
             merge_packs(store)
         uses.shorten(store)
         if not _fits(store, limits):
-            return prune(store, limits=limits, now_ns=now_ns)
+            return prune(store, limits=limits, keep=keep, now_ns=now_ns)
     return None
 
 

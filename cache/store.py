@@ -285,18 +285,32 @@ class Store:
             if manifest is not None and name == set_name(request_key, manifest.read):
                 yield name, manifest
 
-    def put_set(self, request_key: str, manifest: Manifest) -> str:
+    def signed_records(self, request_key: str) -> dict[str, str]:
+        """Return the digests of the records that trusted keys signed for a request, by action key.
+
+        Raises:
+            CorruptError: the key is not valid.
+            SpecError, ToolError: as for `trust`.
+        """
+        records: dict[str, str] = {}
+        for name, manifest in self.sets(request_key):
+            is_complete = manifest.action and manifest.record
+            if is_complete and self.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
+                records.setdefault(manifest.action, manifest.record)
+        return records
+
+    def put_set(self, request_key: str, manifest: Manifest, *, sign: bool = True) -> str:
         """Publish a request's manifest for one set of sources; return the manifest's name.
 
         If the request then has more than `MAX_SETS` manifests, the one with the least recently used
-        artifact is removed.
+        artifact is removed. Without `sign`, the manifest is not signed, even if there is a key.
 
         Raises:
             CorruptError: the key is not valid, or a field of the manifest is wrong.
             SpecError, ToolError: as for `trust`.
         """
         name = set_name(format.check_name(request_key), manifest.read)
-        if self.put_manifest(name, manifest).stored:
+        if self.put_manifest(name, manifest, sign=sign).stored:
             others = [other for other in self._set_names(request_key) if other != name]
             if len(others) >= MAX_SETS:
                 self._remove_sets(others, len(others) + 1 - MAX_SETS)
@@ -450,8 +464,10 @@ class Store:
             return self._not_stored(digest, error)
         return self._not_stored(digest, "it was written, but cannot be read back")
 
-    def put_manifest(self, request_key: str, manifest: Manifest) -> PutResult:
+    def put_manifest(self, request_key: str, manifest: Manifest, *, sign: bool = True) -> PutResult:
         """Sign a manifest and publish it, replacing an older one: the last one wins.
+
+        Without `sign`, it is not signed, even if there is a key.
 
         Raises:
             CorruptError: the key is not valid, or a field of the manifest is wrong.
@@ -460,8 +476,9 @@ class Store:
         format.check_name(request_key)
         body = manifest.to_json()
         manifest_from_json(request_key, body)
-        signed = self.trust.signed(KINDS[MANIFESTS], request_key, body)
-        data, digest = format.encode(KINDS[MANIFESTS], request_key, signed)
+        if sign:
+            body = self.trust.signed(KINDS[MANIFESTS], request_key, body)
+        data, digest = format.encode(KINDS[MANIFESTS], request_key, body)
         try:
             self.publish_manifest(request_key, data)
         except OSError as error:

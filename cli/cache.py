@@ -224,10 +224,10 @@ def prune_command(
     """Shrink the store, and remove leftovers of dead processes.
 
     The least recently used entries are removed first. A pack contains many artifacts and is removed
-    as a whole. Artifacts named by --keep, artifacts in use by a running build, and blobs younger
-    than five minutes are kept; if the store is still over a limit, the output shows why. With
-    --all, only artifacts in use by running builds are kept. The exit code is 4 if anything cannot
-    be read or removed.
+    as a whole. Artifacts named by --keep, artifacts in use by a running build, and artifacts with a
+    blob younger than five minutes are kept; if the store is still over a limit, the output shows
+    why. With --all, only artifacts in use by running builds are kept. The exit code is 4 if
+    anything cannot be read or removed.
 
     To prune a remote store, use --remote with --size or --age. If its server supports lifecycle
     rules, prefer them. Packs that no catalog (index) lists are removed after a day. If a catalog is

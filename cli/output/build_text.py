@@ -78,7 +78,8 @@ def lines_below(outcome: Outcome) -> list[str]:
     is_said = result.status == "missing" or (result.error and result.error.reason == result.reason)
     if not is_said:
         lines.append(f"      {one_line(result.explanation.reason)}")
-    return [*lines, *map(printable, difference_lines(result.explanation))]
+    differences = difference_lines(result.explanation, built=result.status != "missing")
+    return [*lines, *map(printable, differences)]
 
 
 def failure_lines(outcome: Outcome) -> list[str]:
@@ -225,11 +226,16 @@ _EXCERPT = 100
 """Maximum number of characters shown of a long value."""
 
 
-def difference_lines(explanation: Explanation) -> list[str]:
-    """Return the indented differences from the nearest stored entry, except those in the reason."""
+def difference_lines(explanation: Explanation, *, built: bool = False) -> list[str]:
+    """Return the indented differences from the nearest stored entry, except those in the reason.
+
+    Args:
+        explanation: the differences.
+        built: whether the variant was then built.
+    """
     reason = explanation.reason
     lines = [f"      {sentence}" for sentence in explanation.sources if sentence != reason]
-    if explanation.sources:
+    if explanation.sources and not built:
         lines.append(
             "      a build lowers the kernel again, and compiles it only if the result differs"
         )

@@ -200,16 +200,33 @@ class _Build(Struct, eq=False):
             if self.misses and self._may_compile():
                 self._compile(lookup)
             statuses = {result.status for result in self.results.values()}
+            added = frozenset(
+                result.action_key
+                for result in self.results.values()
+                if result.action_key and (result.remote or result.status == "compiled")
+            )
             came = any(result.remote for result in self.results.values())
             if self.setup is not None and (came or not statuses.isdisjoint(_WRITES_MANIFEST)):
                 from pallasc.compiler.inputs.manifest import remember
 
                 remember(self.store, context.identity, context.versions())
             self.notes += context.notes()
-        if came or "compiled" in statuses:
-            from pallasc.cache.prune import tidy
+        if added:
+            self._tidy(added)
 
-            tidy(self.store)
+    def _tidy(self, added: frozenset[str]) -> None:
+        """Prune the store, except the artifacts that this build added."""
+        from pallasc.cache.format import size
+        from pallasc.cache.prune import tidy
+
+        pruned = tidy(self.store, keep=added)
+        if pruned is not None and pruned.excess_bytes and pruned.plan.retained:
+            limit = pruned.limits.max_bytes or 0
+            self.notes.append(
+                f"the store {self.store.root} is {size(pruned.excess_bytes)} over its limit of "
+                f"{size(limit)}: what this and other running builds need, and what is younger than "
+                "five minutes, is kept for now"
+            )
 
     def report(self, started_s: float, *, interrupted: bool) -> Report:
         """Send the remaining variants to the remote store, and return the build's report.
@@ -614,7 +631,8 @@ class _Build(Struct, eq=False):
     def _publish(self, variant: Variant, key: str, reply: Compiled) -> str:
         """Sign and publish a worker's manifest; return its name, "" if there is none.
 
-        The manifest must name the artifact that the worker reported.
+        The manifest must name the artifact that the worker reported. It is not signed if the worker
+        found that artifact in the store, unsigned.
         """
         from pallasc.cache.manifests import manifest_from_json
 
@@ -626,7 +644,12 @@ class _Build(Struct, eq=False):
             self.notes.append(f"{variant.id}: {note}")
             return ""
         try:
-            return self.store.put_set(key, manifest_from_json(key, body))
+            sign = (
+                self.store.trust.required
+                or (reply.status == "compiled" and not reply.put.conflict)
+                or self.store.signed_records(key).get(reply.action) == reply.digest
+            )
+            return self.store.put_set(key, manifest_from_json(key, body), sign=sign)
         except PallascError as error:
             self.notes.append(f"{variant.id} was not signed: {error.message}")
             return ""
@@ -651,7 +674,7 @@ class _Build(Struct, eq=False):
         if options.timeout_s is not None:
             words += ["--timeout", f"{options.timeout_s:g}"]
         if options.memory_bytes is not None:
-            words += ["--memory", f"{options.memory_bytes}B" if options.memory_bytes else "none"]
+            words += ["--memory", _exact_size(options.memory_bytes)]
         if self.store.root != default_root():
             words += ["--store", str(self.store.root)]
         setting = f"PALLASC_PTXAS={shlex.quote(str(options.ptxas))} " if options.ptxas else ""
@@ -660,6 +683,16 @@ class _Build(Struct, eq=False):
 
 def _is_hit(found: LookupResult | PallascError) -> bool:
     return isinstance(found, LookupResult) and found.artifact is not None
+
+
+def _exact_size(count: int) -> str:
+    """Return a size as `--memory` reads it, in GiB or MiB if it is a whole number of them."""
+    if not count:
+        return "none"
+    for shift, unit in ((30, "GiB"), (20, "MiB")):
+        if count % (1 << shift) == 0:
+            return f"{count >> shift}{unit}"
+    return f"{count}B"
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:

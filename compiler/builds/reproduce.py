@@ -76,8 +76,8 @@ def reproduce(
         on_event: as for `build`.
 
     Returns:
-        The report, in which variants that were not reproduced have failed; and the results, in the
-        order of the variants.
+        The report, in which variants that were not reproduced have failed, with the time of both
+        builds; and the results, in the order of the variants.
 
     Raises:
         ToolError: the toolchain is incomplete.
@@ -98,7 +98,9 @@ def reproduce(
         compared = {built.variant.id: _compared(built, other) for built, other in pairs}
     results = tuple(_judged(result, compared.get(result.variant.id)) for result in report.results)
     interrupted = report.interrupted or second.interrupted
-    return replace(report, results=results, interrupted=interrupted), list(compared.values())
+    seconds = report.seconds + second.seconds
+    report = replace(report, results=results, seconds=seconds, interrupted=interrupted)
+    return report, list(compared.values())
 
 
 def _empty_store(root: Path, source: Store) -> Store:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
+from pallasc.cache.format import ARTIFACTS, MANIFESTS
 from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, Manifest, set_name
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -268,14 +268,7 @@ class Lookup:
 
         All manifests of the request count, even if their sources have changed since.
         """
-        if not self.store.trust.strict:
-            return None
-        records: dict[str, str] = {}
-        for name, manifest in self.store.sets(request.key):
-            is_complete = manifest.action and manifest.record
-            if is_complete and self.store.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
-                records.setdefault(manifest.action, manifest.record)
-        return records
+        return self.store.signed_records(request.key) if self.store.trust.required else None
 
     def fits(self, name: str, manifest: Manifest, request: Request) -> bool:
         """Return True if another store's manifest is valid here: trusted, and no source changed."""

@@ -239,10 +239,13 @@ class Worker:
         """Return the reply for a worker that died or is being stopped, with its last output."""
         folders = self.group[1].split(os.pathsep) if self.group else []
         output = self._written(_STACKS_BYTES)
+        place = place_in_stack(output, folders)
+        if place is not None:
+            output = shorten_stacks(output, folders)
         return Failed(
             error=error,
             output=_EXTENSIONS.sub("", output)[-TAIL_BYTES:],
-            place=place_in_stack(output, folders),
+            place=place,
             repeat=repeat and self.served > 0,
             died=True,
         )
@@ -332,8 +335,8 @@ class Worker:
         doing = self.task.doing if self.task else ""
         if memory_bytes and held_bytes > memory_bytes:
             return CompileError(
-                f"{doing} held {size(held_bytes, memory_bytes)} of memory, more than the "
-                f"{size(memory_bytes)} that one may hold (--memory), and was stopped",
+                f"{doing} held more than the {size(memory_bytes)} of memory that it may hold "
+                "(--memory), and was stopped",
                 hint="If it needs that much, raise --memory, with fewer --jobs where memory is "
                 "short.",
                 kind="memory",
@@ -405,6 +408,7 @@ def _pipe(mine: int, opened: ExitStack, lent: ExitStack) -> tuple[int, int]:
 # ---- how a worker ended
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')
+_OMITTED = "  ...\n"
 _SAYS_WHY = re.compile(r"ERROR|rror:|bad_alloc|KeyboardInterrupt")
 _EXTENSIONS = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
 _SAYS_NOTHING = re.compile(r"^(Fatal Python error|Extension modules): ")
@@ -433,6 +437,24 @@ def place_in_stack(output: str, folders: Sequence[str]) -> Location | None:
     """Return the innermost place below `folders` in the stack that a dying process printed."""
     for line in output.splitlines():
         frame = _FRAME.match(line)
-        if frame and frame["file"].startswith(tuple(f"{f.rstrip('/')}/" for f in folders if f)):
+        if frame and _is_below(frame["file"], folders):
             return Location(frame["file"], int(frame["line"]))
     return None
+
+
+def shorten_stacks(output: str, folders: Sequence[str]) -> str:
+    """Leave out the frames of each stack except the innermost one and those below `folders`."""
+    kept: list[str] = []
+    in_stack = False
+    for line in output.splitlines(keepends=True):
+        frame = _FRAME.match(line)
+        if frame is None or not in_stack or _is_below(frame["file"], folders):
+            kept.append(line)
+        elif kept[-1] != _OMITTED:
+            kept.append(_OMITTED)
+        in_stack = frame is not None
+    return "".join(kept)
+
+
+def _is_below(file: str, folders: Sequence[str]) -> bool:
+    return file.startswith(tuple(f"{folder.rstrip('/')}/" for folder in folders if folder))

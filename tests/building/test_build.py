@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.evict import Limits
 from pallasc.cache.store import Store
 from pallasc.compiler.builds import build as building
 from pallasc.compiler.builds.options import Options
@@ -72,6 +73,19 @@ def test_a_budget_that_is_exceeded_fails_hits_too(project: Any, results: Any) ->
     project.spec(kernels[1], {"name": "later", "entry": "later.py:run"})
     stopped = results(project.build(keep_going=False))
     assert (stopped["large"].status, stopped["later"].status) == ("failed", "skipped")
+
+
+def test_a_build_keeps_what_it_compiled_and_notes_that_the_store_is_too_large(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(max_bytes=1000, grace_s=0)
+    monkeypatch.setattr("pallasc.cache.prune.read_limits", lambda: limits)
+    project.spec(*write_kernels(project, first=61, second=62))
+    report = project.build()
+    assert [result.status for result in report.results] == ["compiled", "compiled"]
+    (note,) = report.notes
+    assert " over its limit of 1 kB: what this and other running builds need, " in note
+    assert len(project.build().hits) == 2
 
 
 def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any) -> None:

@@ -89,6 +89,7 @@ def test_compiling_again_finds_what_differs(project: Any) -> None:
     report, found = reproduce(
         built, 2, store=project.store, on_event=events.append, options=Options(jobs=1)
     )
+    assert report.seconds > built.seconds
     same, process = found
     assert (same.outcome, same.differences) == ("same", ())
     assert same.built == same.again is not None

@@ -141,6 +141,21 @@ def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: An
     assert statuses(kernels.build(store=signed(kernels.store))) == ["hit", "hit"]
 
 
+def test_a_key_alone_neither_doubts_nor_signs_what_others_stored(kernels: Any) -> None:
+    assert Store(kernels.store.root, require_signed=True).trust.notes  # makes a secret
+    first = kernels.build()
+    forged = forge(kernels.store, first.results[0].action_key)
+    kernels.write("kernel.py", f"# an edit that changes no kernel\n{KERNEL}")
+    store = Store(kernels.store.root)
+    assert (store.trust.required, store.trust.strict) == (False, True)
+    again = kernels.build(store=store)
+    assert statuses(again) == ["lowered", "lowered"]
+    assert again.results[0].artifact.cubin() == forged
+    healed = kernels.build(store=signed(kernels.store))
+    assert statuses(healed) == ["compiled", "compiled"]
+    assert healed.results[0].artifact.cubin() == first.results[0].artifact.cubin() != forged
+
+
 def test_another_machine_believes_the_public_key(
     compiled: Any, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,28 @@ def test_nothing_goes_where_a_record_or_what_is_held_cannot_be_read(
     assert here(filled) == [OLD, MID, NEW]
 
 
+def test_a_fresh_variant_stays_whole_and_older_ones_go_first(
+    filled: Store, publish: Publish
+) -> None:
+    fresh, now_s = "44" * 32, time.time()
+    publish(fresh, used_s=now_s)
+    publish("55" * 32, used_s=now_s, blobs={"cubin": OLD[:8].encode() * 100})  # shared with OLD
+    before = files_in(filled, "ac")
+    size = sum(path.stat().st_size for path in filled.folder.glob("[ac]*/*/*"))
+    pruned = prune(filled, limits=Limits(max_bytes=size - 1))
+    assert [eviction.unit.name for eviction in pruned.evictions] == [MID]
+    assert (pruned.records, pruned.blobs, pruned.excess_bytes) == (1, 1, 0)
+    pruned = prune(filled, limits=Limits(max_bytes=1))
+    left = [name for name in before if name not in (MID, NEW)]
+    assert files_in(filled, "ac") == left == [OLD, fresh, "55" * 32]
+    assert all(filled.get_artifact(name, verify=True) for name in left)
+    (young,) = pruned.plan.retained
+    assert (young.reason, young.records) == ("young", 3)
+    assert young.bytes == pruned.plan.bytes_after == pruned.excess_bytes + 1
+    later_ns = time.time_ns() + 301 * 10**9
+    assert prune(filled, limits=Limits(max_bytes=1), now_ns=later_ns).records == 3
+
+
 def test_what_dead_processes_left_goes_and_what_living_ones_use_stays(filled: Store) -> None:
     dead, alive = f"{files.host()}-1-1-00", f"{files.process_token()}-00"
     for folder in ("tmp", "leases"):

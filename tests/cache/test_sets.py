@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,10 @@ def test_each_set_of_sources_has_a_manifest_and_the_same_set_replaces_its_own(
     assert verify(store).ok
     for other in (REQUEST[:32] + "0" * 32, "0" * 32 + REQUEST[32:]):
         assert list(store.sets(other)) == []
-    for number, time_s in ((1, 1000.0), (2, 9000.0)):
-        use(store, number, time_s)
-    prune(store, limits=Limits(max_age_s=5000.0, grace_s=0.0), now_ns=round(10_000 * 1e9))
+    now_s = time.time() + 1
+    for number, age_s in ((1, 9000.0), (2, 1000.0)):
+        use(store, number, now_s - age_s)
+    prune(store, limits=Limits(max_age_s=5000.0, grace_s=0.0), now_ns=round(now_s * 1e9))
     assert held(store) == {2}
     assert len(store.names(MANIFESTS)) == 1
 

@@ -174,7 +174,8 @@ def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
     spec.write_text(FAILING)
     kernels = tmp_path / "kernels.py"
     kernels.write_text(FAILING_KERNELS)
-    result = run("build", spec, "--store", tmp_path / "store", "--json", "--jobs", "1")
+    limits = ("--jobs", "1", "--memory", "4GiB")
+    result = run("build", spec, "--store", tmp_path / "store", "--json", *limits)
     text = result.err
     assert result.code == 1
     assert (
@@ -184,7 +185,10 @@ def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
     ) in text
     assert "failed    exits@h100-sxm\n" in text
     store = tmp_path / "store"
-    alone = f"pallasc build {spec} -k exits@h100-sxm --jobs 1 --target h100-sxm --store {store}"
+    alone = (
+        f"pallasc build {spec} -k exits@h100-sxm --jobs 1 --target h100-sxm --memory 4GiB "
+        f"--store {store}"
+    )
     assert (
         f"ended with exit code 3\n      To build only this variant: {alone}\n"
         "    output:\n    last words\n"
