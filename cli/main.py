@@ -78,23 +78,6 @@ class LazyGroup(Group):
         command: click.Command = getattr(import_module(f"pallasc.cli.{module}"), attribute)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the arguments start with.
-
-        Raises:
-            click.UsageError: the command does not exist; the message suggests similar names.
-        """
-        name = args[0]
-        # click has a better message for an unknown option, and shell completion must not fail.
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            from pallasc.specs.spelling import suggestion
-
-            hint = suggestion(name, COMMANDS, otherwise="Commands")
-            raise click.UsageError(f"no such command {name!r}. {hint}", ctx)
-        return super().resolve_command(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; if stdout's reader goes away, like `head`, end without a message."""
         try:

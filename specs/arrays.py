@@ -4,7 +4,7 @@ Grammar:
     array     := dtype "[" (dimension ("," dimension)*)? "]" layout?
     layout    := "{" number ("," number)* "}"
     dtype     := a name in `DTYPES` or `ALIASES` | "{" parameter "}"
-    dimension := whole number | "{" expression "}"
+    dimension := whole number without leading zeros | "{" expression "}"
 
 A layout lists the dimensions from minor to major, as in XLA: `bf16[4096, 1024]{0,1}` has the memory
 order of a row-major `bf16[1024, 4096]`. The default is row-major, `{1,0}`.
@@ -102,6 +102,7 @@ _ARRAY = re.compile(
     r"\s*(?P<dtype>[^\[\]\s]+|\{[^{}]*\})\s*\[(?P<dims>[^\[\]]*)\]"
     r"(?:\{(?P<layout>\s*\d+\s*(?:,\s*\d+\s*)*)\})?\s*"
 )
+_NUMBER = re.compile("0|[1-9][0-9]*")
 _COMMA = re.compile(r",(?![^{}]*\})")
 _EXAMPLE = 'Write it like "bf16[1024, {n}]", or "f32[]" for a scalar.'
 _LONGEST = 1000
@@ -311,7 +312,7 @@ def _parse_dimension(text: str, notation: str) -> Template:
     template = parse_template(text)
     if template.parts and len(template.parts) == 1 and isinstance(template.parts[0], Expression):
         return template
-    if text.isascii() and text.isdecimal():
+    if _NUMBER.fullmatch(text):
         return template
     raise SpecError(
         f"{show(notation)}: {text!r} is not a dimension.",
@@ -324,4 +325,6 @@ def _parse_dimension(text: str, notation: str) -> Template:
 def _dimension_hint(text: str) -> str:
     if text.isidentifier():
         return f"Put the parameter in braces: {{{text}}}."
+    if text.isdecimal():
+        return "Write 4,096 as 4096, and a dimension without leading zeros."
     return "A dimension must be a whole number, 0 or more, or a parameter in braces."

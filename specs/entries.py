@@ -177,7 +177,8 @@ def _find(name: str, folders: list[str]) -> ModuleSpec | None:
 def _module_hint(top: str, base_dir: str) -> str:
     import pkgutil
 
-    beside = {path.stem for path in _listed(Path(base_dir))}
+    files = _listed(Path(base_dir))
+    beside = {path.stem for path in files if path.suffix == ".py" or path.is_dir()}
     installed = {info.name for info in pkgutil.iter_modules()} | sys.stdlib_module_names
     near = nearest(top, beside) or nearest(top, installed)
     otherwise = "Install the package that has it, or name a file: file.py:function."

@@ -149,7 +149,8 @@ class Leaf(NamedTuple):
             raise expected(self.what, value, at, self.hint) from None
         if isinstance(value, float) and not math.isfinite(value):
             raise at.error(
-                f"{value} is not allowed in a spec.", "Write {$ref: math:inf} or {$ref: math:nan}."
+                f"{value} is not allowed in a spec.",
+                "Under static or matrix, write {$ref: math:inf} or {$ref: math:nan}.",
             )
         if self.pattern is not None and re.fullmatch(self.pattern, str(value)) is None:
             raise expected(self.what, value, at, self.hint)
@@ -227,8 +228,7 @@ class ListOf(NamedTuple, Generic[_Item]):
     def read(self, value: object, at: Place) -> tuple[_Item, ...]:
         """Return the items."""
         if not isinstance(value, list):
-            hint = None if isinstance(value, dict) or value is None else f"Write [{value}]."
-            raise expected(f"a list of {self.what}", value, at, hint)
+            raise expected(f"a list of {self.what}", value, at, _list_hint(value))
         if len(value) < self.minimum:
             raise at.error(
                 f"the list of {self.what} is empty.", "Leave the field out, or add an item."
@@ -249,6 +249,12 @@ class ListOf(NamedTuple, Generic[_Item]):
             "uniqueItems": not self.repeats,
         }
         return {**items, "minItems": self.minimum} if self.minimum else items
+
+
+def _list_hint(value: object) -> str:
+    if isinstance(value, dict) or value is None:
+        return "Write […], or begin each item with '- '."
+    return f'Write ["{value}"].' if isinstance(value, str) else f"Write [{value}]."
 
 
 class ByType(NamedTuple):

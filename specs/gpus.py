@@ -390,8 +390,11 @@ def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> s
     """Return the hint for an unknown name.
 
     The first of these that exists is suggested: the architecture in another spelling, the names
-    that begin with `name`, the names that `name` begins with, the nearest name.
+    that begin with `name`, the names that `name` begins with, the nearest name. A name with a comma
+    is a list; the hint shows how to write one.
     """
+    if "," in name:
+        return "Write --target sm_90a --target b200, or [sm_90a, b200] in a spec."
     text = name.lower()
     like = re.fullmatch(_LIKE_ARCH, text)
     number = f"sm_{like['major']}{like['minor']}" if like else ""

@@ -88,6 +88,23 @@ class Group(Command, click.Group):
             ctx.exit(2)  # as in click 8.2; older versions exit with 0
         return super().parse_args(ctx, args)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the arguments start with.
+
+        Raises:
+            click.UsageError: the command does not exist; the message suggests similar names.
+        """
+        name, commands = args[0], self.list_commands(ctx)
+        # click has a better message for an unknown option, and shell completion must not fail.
+        if name not in commands and not name.startswith("-") and not ctx.resilient_parsing:
+            from pallasc.specs.spelling import suggestion
+
+            hint = suggestion(name, commands, otherwise="Commands")
+            raise click.UsageError(f"no such command {name!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
 
 def _traceback_option(*, hidden: bool) -> click.Option:
     """Return the `--traceback` option, which works before and after the command's name."""

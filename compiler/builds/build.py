@@ -457,6 +457,8 @@ class _Build(Struct, eq=False):
             error = options.baseline.check(artifact, variant)
         else:
             error = check_budget(artifact, variant.budget)
+        if error is not None:
+            error.location = variant.where(f"budget.{error.kind}")
         if self.locked is not None:
             error = error or self.locked.check(result)
         if options.fail_on_warning:

@@ -431,9 +431,11 @@ def parse_shard(text: str) -> Shard:
             hint="K is the number of this shard, counted from 1; N is the number of shards.",
         )
     shard = Shard(int(found[1]), int(found[2]))
-    if not 1 <= shard.of <= MOST_SHARDS or not 1 <= shard.number <= shard.of:
+    if not 1 <= shard.of <= MOST_SHARDS:
+        raise SpecError(f"--shard {text}: N must be from 1 to {MOST_SHARDS:,}, got {shard.of}.")
+    if not 1 <= shard.number <= shard.of:
         raise SpecError(
-            f"--shard {text}: there are 1 to {MOST_SHARDS:,} shards, and the first is 1.",
+            f"--shard {text}: K must be from 1 to {shard.of}, got {shard.number}.",
             hint="Add 1 to a number that starts at 0." if shard.number == 0 else None,
         )
     return shard

@@ -138,7 +138,11 @@ def check_budget(
             clauses.append((field, f"{text}; the budget is {least}{limit}{where}"))
     if not clauses:
         return None
-    return BudgetError("\n".join(text for _, text in clauses), kind=clauses[0][0])
+    return BudgetError(
+        "\n".join(text for _, text in clauses),
+        hint="Change the kernel, such as its tile sizes, or the limit.",
+        kind=clauses[0][0],
+    )
 
 
 def _worst(

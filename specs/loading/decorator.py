@@ -319,10 +319,18 @@ def _plain(value: object, at: Place, file: Path) -> object:
         return [_plain(item, at.child(i), file) for i, item in enumerate(value)]
     if callable(value) and at.path == ("reference",):
         return _entry_of(value, file, at)
-    raise at.error(
-        f"{_described(value)} is not plain data.",
-        'Write Call("package.module:function", …) or Ref("package.module:attribute").',
-    )
+    raise at.error(f"{_described(value)} is not plain data.", _plain_hint(value, at))
+
+
+def _plain_hint(value: object, at: Place) -> str:
+    if isinstance(value, set | frozenset):
+        return "Write a list."
+    if not isinstance(value, type):
+        if at.path[0] == "args" and hasattr(value, "shape"):
+            return 'Write an array as text, like "f32[4096]".'
+        if hasattr(value, "tolist"):  # NumPy's and JAX's scalars and arrays
+            return "Convert it with float(…), int(…), or .tolist()."
+    return 'Write Call("package.module:function", …) or Ref("package.module:attribute").'
 
 
 def _plain_mapping(value: Mapping[str, object], at: Place, file: Path) -> dict[str, object]:

@@ -90,7 +90,7 @@ def expand(
                 raise SpecError(
                     f"two variants have the id {identity}.",
                     location=variant.location,
-                    hint=f"The other is declared at {other.location}.",
+                    hint=f"The other is declared at {other.location}. Rename or remove one.",
                 )
     return list(variants.values())
 

@@ -126,7 +126,7 @@ class ArrayKind(NamedTuple):
         if self.in_call:
             return SCALAR.schema()
         dtypes = "|".join(sorted([*DTYPES, *ALIASES], key=lambda name: (-len(name), name)))
-        dimension = rf"\s*([0-9]+|{_BRACES})\s*"
+        dimension = rf"\s*(0|[1-9][0-9]*|{_BRACES})\s*"
         array = rf"\s*({dtypes}|{_BRACES})\s*\[(\s*|{dimension}(,{dimension})*)\]{_LAYOUT}\s*"
         return {"type": ["string", "null"], "pattern": f"^({array}|{_BRACES})$"}
 
@@ -255,7 +255,7 @@ TUNE = Record(_TUNE_FIELDS)
 
 
 KERNEL_FIELDS = (
-    Field("name", KERNEL_NAME, "The kernel's name.", required=True),
+    Field("name", KERNEL_NAME, "The kernel's name, like name: matmul.", required=True),
     Field("entry", ENTRY, "What to compile: package.module:function or file.py:function.", True),
     Field("args", ARGS, 'Arrays by name or position, like "bf16[{m}, 4096]"; null.', True),
     Field(

@@ -56,6 +56,26 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = re.compile(r"(?P<sign>[-+]?)\.(?P<kind>inf|nan)", re.IGNORECASE)
 _TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n\x85\u2028\u2029])%TAG")
 _CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
+_JSON_SPECIAL = frozenset(("NaN", "Infinity", "-Infinity"))
+"""Numbers that Python's json module writes."""
+
+_AT_START = re.compile("could not find expected ':'|end of stream|'<stream end>'")
+"""Problems that are reported where the key, text, or list begins, not where the parser stopped."""
+
+_ALIGN = "Align this line with the line above"
+_SYNTAX_HINTS = (
+    ("but found '(<block|-|\\?)", f"{_ALIGN}."),
+    ("mapping values are not allowed", f"{_ALIGN}, or put a space after the colon or dash there."),
+    ("could not find expected ':'", "Put a colon and a space after the key."),
+    ("unexpected end of stream", "A quote is not closed."),
+    ("'<stream end>'", "A bracket is not closed."),
+    ("but got '{'", 'Put a parameter in quotes: "{m}".'),
+    ("',' or", "A bracket is not closed, or a comma is missing."),
+    ("but found '[]}]", "Put a colon and a space before the opening bracket, or remove this one."),
+    ("but found '(<scalar>|,)'", "Put the whole text in quotes, and close each quote."),
+)
+"""Patterns in a parser's message, each with a hint; the first that fits is used."""
+
 _AMBIGUOUS = (
     (re.compile(r"yes|on", re.IGNORECASE), "Write true, or put it in quotes."),
     (re.compile(r"no|off", re.IGNORECASE), "Write false, or put it in quotes."),
@@ -183,21 +203,25 @@ def check_merged(text: str, file: str, what: str, hint: str) -> None:
 
 def _not_yaml(error: Any, text: str, file: str) -> SpecError:
     """Convert an error of a YAML parser."""
+    kind = "JSON" if file.endswith(".json") else "YAML"
     if hasattr(error, "problem_mark"):
         mark = error.problem_mark or error.context_mark
-        where = Location(file, mark.line + 1, mark.column + 1) if mark else Location(file)
+        problem = error.problem or error.context
+        if _AT_START.search(problem):
+            mark = error.context_mark or mark
         return SpecError(
-            f"not YAML: {error.problem or error.context}.",
-            location=where,
-            hint=_syntax_hint(text, mark.line if mark else 0),
+            f"not {kind}: {problem}.",
+            location=Location(file, mark.line + 1, mark.column + 1) if mark else Location(file),
+            hint=_syntax_hint(text, mark.line, mark.column, problem) if mark else None,
         )
     line = text.count("\n", 0, error.position) + 1
     return SpecError(
-        f"not YAML: character {error.character:#x} is not allowed.", location=Location(file, line)
+        f"not {kind}: character {error.character:#x} is not allowed.",
+        location=Location(file, line),
     )
 
 
-def _syntax_hint(text: str, line: int) -> str | None:
+def _syntax_hint(text: str, line: int, column: int, problem: str) -> str | None:
     lines = text.split("\n")
     current = lines[line] if line < len(lines) else ""
     if len(current) > _LONGEST_LINE:
@@ -206,9 +230,11 @@ def _syntax_hint(text: str, line: int) -> str | None:
         return "Indent with spaces; YAML has no tabs."
     if re.search(r"[\[{,:]\s*[\w{}]+\[[^\"']*[\]}]", current):
         return 'Put arrays in quotes: "bf16[{m}, 4096]".'
-    if current.count("{") and '"' not in current:
-        return 'Put a parameter in quotes: "{m}".'
-    return None
+    if problem.startswith("mapping values") and ": " in current[:column]:
+        return "Put text that contains a colon in quotes."
+    if current.count('"') % 2:
+        return "A quote is not closed."
+    return next((hint for part, hint in _SYNTAX_HINTS if re.search(part, problem)), None)
 
 
 def join_surrogates(text: str) -> str | None:
@@ -387,6 +413,8 @@ class _Reader:
         if _INT.fullmatch(text):
             return int(text, 0)
         if _FLOAT.fullmatch(text):
+            return float(text)
+        if text in _JSON_SPECIAL and self._file.endswith(".json"):
             return float(text)
         special = _SPECIAL.fullmatch(text)
         return float(special["sign"] + special["kind"]) if special else text

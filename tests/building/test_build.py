@@ -66,7 +66,9 @@ def test_a_budget_that_is_exceeded_fails_hits_too(project: Any, results: Any) ->
         assert found["small"].status == status
         error = found["large"].error
         assert "registers; the budget is 1" in str(error)
-        assert error.location == found["large"].variant.location
+        assert error.location == found["large"].variant.where("budget.registers")
+        assert error.location != found["large"].variant.location
+        assert error.hint == "Change the kernel, such as its tile sizes, or the limit."
         assert found["large"].artifact is not None
         assert report.exit_code == 5
     project.write("later.py", "def run(x): return x * 45\n")

@@ -227,5 +227,5 @@ def test_a_table_of_a_python_spec_is_read_again_when_it_changes(project: Any) ->
     table.write_text('[{"n": 256, "use": true}]')
     assert ids() == ["scale[n=256,tiles=small,mode=dumps]@h100-sxm"]
     table.write_text("[")
-    with pytest.raises(SpecError, match=r"rows\.json:1:\d: not YAML"):
+    with pytest.raises(SpecError, match=r"rows\.json:1:\d: not JSON"):
         ids()

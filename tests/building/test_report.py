@@ -31,7 +31,7 @@ class Measured:
 def check(artifact: Any, **limits: int) -> str | None:
     error = check_budget(artifact, Budget(**limits))
     assert error is None or isinstance(error, BudgetError)
-    return str(error) if error else None
+    return error.message if error else None
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_a_build_that_is_over_its_budget_lists_the_variants_once_a_kernel(gated:
     commands = [line for line in tripped.err.splitlines() if line.startswith("::error")]
     assert len(commands) == 1
     assert f"title={FIRST.replace(',', '%2C')} failed and 1 more::" in commands[0]
-    assert "file=kernels.yaml,line=4" in commands[0]
+    assert "file=kernels.yaml,line=10," in commands[0]
     assert f"{SECOND}: " in commands[0]
     top = ElementTree.parse("report.xml").getroot()
     assert (top.get("tests"), top.get("failures")) == ("2", "2")

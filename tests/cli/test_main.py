@@ -88,6 +88,7 @@ def test_no_command_shows_the_help_as_a_usage_mistake(run: Any, group: list[str]
     ("line", "text", "command"),
     [
         ("biuld", "no such command 'biuld'. Did you mean 'build'?", ""),
+        ("cache sync", "no such command 'sync'. Commands: ", "cache "),
         ("build", "Missing argument", "build "),
         ("build k.yaml --jobs 0", "Invalid value for '-j' / '--jobs'", "build "),
         ("run k.yaml --output", "Option '--output' requires an argument.", "run "),

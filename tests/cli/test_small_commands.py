@@ -75,6 +75,11 @@ def test_selections_that_mean_nothing_are_mistakes(listed: Any) -> None:
             "Values of dtype: bf16, f32.",
         ),
         (("--target", "sm_90"), "unknown target 'sm_90'.\n  Did you mean 'sm_90a'?"),
+        (
+            ("--target", "sm_90a,b200"),
+            "unknown target 'sm_90a,b200'.\n"
+            "  Write --target sm_90a --target b200, or [sm_90a, b200] in a spec.",
+        ),
     ):
         result = listed(*arguments)
         assert (result.code, result.out, result.err) == (2, "", f"error: {message}\n")

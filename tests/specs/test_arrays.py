@@ -64,6 +64,7 @@ def test_nbytes_packs_elements_under_a_byte(text: str, nbytes: int) -> None:
         ("[8]", {}, "'[8]' is not an array."),
         ("f32[1.5]", {}, "'f32[1.5]': '1.5' is not a dimension."),
         ("f32[{m}0]", {}, "'f32[{m}0]': '{m}0' is not a dimension."),
+        ("f32[4,096]", {}, "'f32[4,096]': '096' is not a dimension."),
         ("f32[²]", {}, "'f32[²]': '²' is not a dimension."),
         ("f32[8, {m}]", {"m": True}, "'f32[8, {m}]': dimension 1 is true with m=true."),
         ("f32[{m}]", {"m": "8"}, "'f32[{m}]': dimension 0 is '8' with m=8."),

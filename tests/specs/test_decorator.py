@@ -119,6 +119,24 @@ HEAD = "from pallasc.specs.loading.decorator import Ref, declare, kernel\n"
             '  Write Call("package.module:function", …) or Ref("package.module:attribute").',
         ),
         (
+            'import numpy\n@kernel(args={}, static={"s": numpy.float32(2)})\ndef f(x): ...\n',
+            "s.py:3: f.static.s: a float32 object is not plain data.\n"
+            "  Convert it with float(…), int(…), or .tolist().",
+        ),
+        (
+            'import numpy\n@kernel(args={"x": numpy.zeros(8)})\ndef f(x): ...\n',
+            "s.py:3: f.args.x: a ndarray object is not plain data.\n"
+            '  Write an array as text, like "f32[4096]".',
+        ),
+        (
+            '@kernel(args={}, matrix={"m": {1, 2}})\ndef f(x): ...\n',
+            "s.py:2: f.matrix.m: a set object is not plain data.\n  Write a list.",
+        ),
+        (
+            '@kernel(args={}, targets="sm_90a")\ndef f(x): ...\n',
+            "s.py:2: f.targets: expected a list of targets, got 'sm_90a'.\n  Write [\"sm_90a\"].",
+        ),
+        (
             '@kernel(args={}, static={"d": {1: 2}})\ndef f(x): ...\n',
             "s.py:2: f.static.d: a key must be text, got 1.",
         ),

@@ -72,6 +72,15 @@ def test_check_entry_finds_packages_beside_the_spec(inits: tuple[str, ...], tmp_
         assert caught.value.hint == hint
 
 
+def test_only_modules_are_suggested_for_a_module(tmp_path: Path) -> None:
+    (tmp_path / "torchxx-b200.json").write_text("{}")
+    with pytest.raises(SpecError) as caught:
+        check_entry(parse_entry("torchxx_b200:f"), str(tmp_path))
+    assert caught.value.hint == (
+        "Install the package that has it, or name a file: file.py:function."
+    )
+
+
 def test_a_file_beside_the_spec_does_not_hide_a_module_of_python(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("def mine(): ...")
     check_entry(parse_entry("json:dumps"), str(tmp_path))

@@ -146,6 +146,9 @@ def test_only_values_count_and_not_where_they_come_from(expanded: Any, tmp_path:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        ('[{"m": NaN}]', "rows.json:1:2: row 0: nan is not allowed in a spec."),
+        ('[{"m": -Infinity}]', "rows.json:1:2: row 0: -inf is not allowed in a spec."),
+        ('[{"m": 8', "rows.json:1:2: not JSON: expected ',' or '}', but got '<stream end>'."),
         ('[{"m": 1e400}]', "rows.json:1:2: row 0: inf is not allowed in a spec."),
         ('[{"m": {"a": [{"$ref": "os:system"}]}}]', "'$ref' is not allowed here."),
         ("[]", "there are no rows in "),
