@@ -138,9 +138,9 @@ def test_arguments_and_results_are_trees_as_in_the_function(compile_text: Compil
             "x has dtype bf16, and the kernel takes f32[2, 1024].",
             "Convert it: numpy.asarray(x, numpy.float32).",
         ),
-        (lambda x: "x.npy", "x must be an array, not a str.", "Pass an array of NumPy"),
-        (lambda x: object(), "x must be an array, not an object.", "Pass an array of NumPy"),
-        (lambda x: [[1], [2, 3]], "x is a list that NumPy cannot read: ", "Pass an array"),
+        (lambda x: "x.npy", "x must be an array, not a str.", "Pass a NumPy array"),
+        (lambda x: object(), "x must be an array, not an object.", "Pass a NumPy array"),
+        (lambda x: [[1], [2, 3]], "x is a list that NumPy cannot read: ", "Pass a NumPy array"),
     ],
 )
 def test_what_is_not_the_array_that_is_needed_is_refused(
