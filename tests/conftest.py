@@ -1,7 +1,5 @@
 """What all tests share: folders that one of them fills, stores, why a GPU test is skipped."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import functools

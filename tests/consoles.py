@@ -1,7 +1,5 @@
 """Commands as pages show them in console blocks, with the output below each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

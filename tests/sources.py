@@ -1,7 +1,5 @@
 """Copies of this project, as a clone of it would be: without what is built or installed here."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

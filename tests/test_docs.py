@@ -16,8 +16,6 @@ A block that begins with a comment which names a file, `# kernels/gated.py`, is 
 the commands below it, and is not run itself.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

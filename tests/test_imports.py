@@ -1,7 +1,5 @@
 """Imports go in one direction, and importing pallasc does nothing and pulls in little."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

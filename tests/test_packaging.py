@@ -1,7 +1,5 @@
 """The wheel holds what the folders hold, works when installed, and bad surroundings are refused."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """The site is built without a warning, without JAX, without a network; no link of it is dead."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Specs of another revision: nothing of the user's changes, and what is missing is told."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Branches, folders and edits that share a store: each finds its own artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Builds: what is compiled, how often, and what the store can do to it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """What one variant changes in its process does not reach the next."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of bundles share: the folder with made-up artifacts, and a small bundle."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

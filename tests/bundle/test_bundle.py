@@ -1,7 +1,5 @@
 """Bundles as their users see them: names, entries, selection, artifacts, parts and merges."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Damaged and forged bundles: an error with the name of the file, or what was there; never else."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Signatures of several keys, forged ones, and the texts of keys."""
 
-from __future__ import annotations
-
 import pytest
 
 from pallasc.errors import CorruptError, SpecError

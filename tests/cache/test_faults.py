@@ -1,7 +1,5 @@
 """The store under kills, damage, races and limits: never a wrong answer, always healed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

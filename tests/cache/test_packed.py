@@ -1,7 +1,5 @@
 """Packs in a store: what arrives is verified, serves, and is kept in order."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

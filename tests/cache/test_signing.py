@@ -1,7 +1,5 @@
 """Who vouches for what a store says."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The store as its users see it, also when the system refuses, lies or stops halfway."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A store as one file: what is whole arrives, and a file with any damage is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 A few mutants are compiled and run here; `bench/check.py` runs and counts all of them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jax

@@ -1,7 +1,5 @@
 """What the tests of checks share: a spec of sound and broken kernels, checked once."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

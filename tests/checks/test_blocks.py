@@ -4,8 +4,6 @@ Results that depend on which block stores last, with a race or without one; line
 executes.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """`pallasc run --emulate` on real kernels: numbers, faults with the user's line, limits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

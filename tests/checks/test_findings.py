@@ -1,7 +1,5 @@
 """Results of levels as JSON; one bug is one finding, of several threads and levels; its lines."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from dataclasses import replace

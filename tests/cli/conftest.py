@@ -1,7 +1,5 @@
 """What the tests of the command line share: a spec, a store it was built into once, ways to run."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Signals that end a run: the first one counts, those after it cut nothing short."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

@@ -1,7 +1,5 @@
 """`pallasc lock`, over a store that was built once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The root: finding commands, help, exit codes, errors as text, interrupts, closed pipes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A user without a home: no HOME, and no entry in the table of users."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

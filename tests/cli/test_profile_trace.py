@@ -1,7 +1,5 @@
 """`pallasc run --profile`: what profiled kernels measured, as Perfetto reads it."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Sequence

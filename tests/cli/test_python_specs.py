@@ -1,7 +1,5 @@
 """Python spec files on the command line, and what a build that reads none of them leaves alone."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Credentials and the URL of a remote stay in the process of the build."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`pallasc list`, `targets`, `init`, shell completion, and `--quiet`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The commands of docs/cluster.md, with a port that is free."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -4,8 +4,6 @@ Mosaic takes one architecture a process, and JAX may not be imported with anothe
 pallasc's, so no test here imports JAX itself.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import json

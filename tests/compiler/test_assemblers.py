@@ -1,7 +1,5 @@
 """One assembler makes every cubin, whatever else is installed, on PATH or in the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

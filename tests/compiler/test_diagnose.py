@@ -1,7 +1,5 @@
 """Errors show the user's own line and the compiler's words, on every route a kernel can fail."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Hints about errors of JAX; `tests/wrong/` has kernels that give most of these messages."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

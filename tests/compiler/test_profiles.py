@@ -1,7 +1,5 @@
 """Profiled kernels: their plans carry the buffer and how it is read, and nothing calls the host."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

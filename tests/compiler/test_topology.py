@@ -1,7 +1,5 @@
 """The description of a GPU that is not there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

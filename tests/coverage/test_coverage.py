@@ -4,8 +4,6 @@ The first test process that needs them builds every fifteenth kernel for one arc
 with `PALLASC_ALL_COVERAGE=1` every kernel for all of them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

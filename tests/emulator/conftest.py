@@ -1,7 +1,5 @@
 """The store that the tests of the emulator share."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """PTX is read whole: scopes, labels, vectors, variables; what is not understood is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from pallasc.emulator.ptx.parse import parse

@@ -1,7 +1,5 @@
 """Bulk tensor copies, against loops over the elements of a box written from the manual's words."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any

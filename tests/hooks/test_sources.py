@@ -1,7 +1,5 @@
 """What an sdist carries, so that a wheel can be built from it, and what its build requires."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 

@@ -4,8 +4,6 @@ All of it is real files; only the toolchain's are short, so that a case takes mi
 case copies the world to a folder of its own, changes one thing, and asks the real functions.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Each variable has one fate: counted, fixed, a place, declared, withheld; files count."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Action keys and artifacts of real compilations, in two processes with nothing in common."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What the tests of reports share: variants that were built once, and a report of them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Pictures of plans and tensor maps, plots, and compressed texts of a page."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest

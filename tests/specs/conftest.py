@@ -1,7 +1,5 @@
 """Cubins made by the installed assembler from `kernels.ptx`, once a session and architecture."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Values of parameters, and what determines a compilation."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """The script of `examples/tokamax` that writes specs and tables from Tokamax's tables."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

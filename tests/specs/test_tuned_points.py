@@ -1,7 +1,5 @@
 """`tune` of a spec, its table as a file, and the points that the table has built."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

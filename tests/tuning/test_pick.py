@@ -1,7 +1,5 @@
 """What results decide: which rows a table has, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Points of a key are judged against each other; what is dropped is told with its reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Environments as users have them, with wheels that were built from a fresh copy of the project."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import sysconfig

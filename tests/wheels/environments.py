@@ -1,7 +1,5 @@
 """Environments that tests install wheels into, and what can be told of wheels and folders."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What docs/wheels.md shows is true where pallasc is installed: its commands run in the example."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

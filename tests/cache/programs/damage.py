@@ -3,8 +3,6 @@
 Usage: damage.py ROOT MUTATIONS SEED. Prints JSON: how often each was done, and what was wrong.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

@@ -3,8 +3,6 @@
 Usage: flight.py ROOT PROCESSES KEYS. Prints how many times something was made.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

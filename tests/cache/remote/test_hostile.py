@@ -1,7 +1,5 @@
 """Hostile servers, damaged remotes, and kills: `hostile.py` and `kills.py`, in own processes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A remote as builds and commands use it: what one machine compiled, another one finds."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

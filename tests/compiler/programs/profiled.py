@@ -1,7 +1,5 @@
 """Kernels that measure themselves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax
