@@ -143,10 +143,7 @@ INTEGERS = {"args": ["i32[128]"], "entry": "kernels.py:horner"}
 KERNELS: dict[str, dict[str, Any]] = {
     "horner": {**INTEGERS, "reference": None},
     "horner_compared": {**INTEGERS, "reference": "kernels.py:horner_of"},
-    "added": {
-        "reference": "kernels.py:added_of",
-        "tolerance": {"rtol": 1e-4, "atol": 1e-4},
-    },
+    "added": {"reference": "kernels.py:added_of", "tolerance": {"rtol": 1e-4, "atol": 1e-4}},
     "first_reduces": {"reference": None},
     **dict.fromkeys((*RACING, *AGREEING), THREE_MORE),
     "warpgroups": {"reference": None},

@@ -64,7 +64,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Project:
             "args": {"x": "f32[{m}, 512]"},
             "matrix": {"m": [8]},
             "targets": ["sm_90a", "sm_100a"],
-        },
+        }
     ]
     (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
     built = checking.pallasc(folder, "build", "spec.yaml", "--jobs", "1")

@@ -131,10 +131,7 @@ STACK = [Location("k.py", line) for line in (9, 6, 3, 1)]
 
 
 LOOP = Location("k.py", 7)
-MEMORY = (
-    Part("scratch", "tile", "f32[128]", 512, 0),
-    Part("barrier", "full", "[2]", 16, 1024),
-)
+MEMORY = (Part("scratch", "tile", "f32[128]", 512, 0), Part("barrier", "full", "[2]", 16, 1024))
 TABLES = {("c", "k"): LineTable((tuple(STACK),), (1,) * 5, MEMORY, ((LOOP,),))}
 
 
