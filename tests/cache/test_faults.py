@@ -1,4 +1,4 @@
-"""The store under kills, damage, races and limits: never a wrong answer, always healed."""
+"""The store under kills, races and limits: never a wrong answer, always healed."""
 
 import json
 import os
@@ -23,11 +23,10 @@ def test_sixteen_processes_that_want_twenty_cold_keys_make_each_once(
     ("program", "counts", "done"),
     [
         ("kill.py", (50, 1), {"kills": 50}),
-        ("damage.py", (500, 1), {"mutations": 500}),
         ("race.py", (8, 250), {"hits": 100, "puts": 100, "packs": 1}),
     ],
 )
-def test_kills_races_and_damage_give_no_wrong_answer_and_everything_heals(
+def test_kills_and_races_give_no_wrong_answer_and_everything_heals(
     run_program: Callable[..., str],
     fast_folder: Path,
     program: str,

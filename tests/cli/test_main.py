@@ -224,12 +224,15 @@ def test_a_command_imports_no_other_command(process: Any, tmp_path: Path) -> Non
     assert {f"pallasc.cli.{name}" for name in COMMANDS} & loaded == {"pallasc.cli.list"}
 
 
-@pytest.mark.parametrize("command", ["list", "inspect"])
+@pytest.mark.parametrize("command", ["list", "inspect", "lock --update", "lock"])
 def test_no_command_imports_jax_for_what_is_in_the_store(
-    process: Any, built: Any, tmp_path: Path, command: str
+    run: Any, process: Any, built: Any, tmp_path: Path, command: str
 ) -> None:
-    modules = tmp_path / "modules"
-    assert process(command, *built.arguments, modules=modules).code == 0
+    modules, lock = tmp_path / "modules", ("--lock", tmp_path / "lock")
+    arguments = (*built.arguments, *(lock if "lock" in command else ()))
+    if command == "lock":
+        run("lock", *arguments, "--update")
+    assert process(*command.split(), *arguments, modules=modules).code == 0
     loaded = set(modules.read_text().splitlines())
     assert "pallasc.compiler.builds.collect" in loaded
     assert loaded & {"jax", "jaxlib", "numpy", "llvmlite", "google.protobuf"} == set()
