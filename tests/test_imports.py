@@ -16,18 +16,8 @@ from pallasc.runtime.matching.arrays import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
-    "pallasc",
-    "specs",
-    "cache",
-    "compiler",
-    "analysis",
-    "emulator",
-    "checks",
-    "reports",
-    "runtime",
-    "tuning",
-    "cli",
-    "hooks",
+    *("pallasc", "specs", "cache", "compiler", "analysis", "emulator", "checks", "reports"),
+    *("runtime", "tuning", "cli", "hooks"),
 )
 
 # part -> what it may import from outside, apart from the standard library.
@@ -40,17 +30,8 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "library": {"jax", "jaxlib", "numpy"},
     "cache": {"google", "msgspec", "obstore"},
     "compiler": {
-        "absl",
-        "cramjam",
-        "dask",
-        "distributed",
-        "google",
-        "jax",
-        "jaxlib",
-        "llvmlite",
-        "ml_dtypes",
-        "msgspec",
-        "numpy",
+        *("absl", "cramjam", "dask", "distributed", "google", "jax", "jaxlib", "llvmlite"),
+        *("ml_dtypes", "msgspec", "numpy"),
     },
     "analysis": set(),
     "emulator": {"ml_dtypes", "numpy"},

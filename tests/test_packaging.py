@@ -297,10 +297,6 @@ def test_preflight_accepts_supported_surroundings(change: dict[str, object]) -> 
             "pallasc needs Python 3.11 or newer, and this is 3.10.13: pass PYTHON=python3.12.",
         ),
         (
-            {"python": (2, 7, 18)},
-            "pallasc needs Python 3.11 or newer, and this is 2.7.18: pass PYTHON=python3.12.",
-        ),
-        (
             {"implementation": "PyPy"},
             "pallasc needs CPython, as JAX does, and this is PyPy 3.12.1.",
         ),

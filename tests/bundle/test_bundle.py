@@ -114,14 +114,6 @@ def _merge(bundles: Sequence[Bundle], **options: bool) -> bytes:
     return build_bundle(items, provenance=origins, **options)
 
 
-def test_taken_apart_and_merged_again_it_is_the_same(small: bytes) -> None:
-    whole = open_bundle(small)
-    groups = [[e for e in whole.entries() if e.arch == arch] for arch in ("sm_90a", "sm_100a")]
-    parts = [open_bundle(build_bundle(whole.items(group))) for group in groups]
-    assert [len(part) for part in parts] == [6, 6]
-    assert _merge(parts) == _merge(parts[::-1]) == _merge([whole, whole]) == small
-
-
 def test_of_one_artifact_the_richer_one_is_taken() -> None:
     items = make_items(3)
     rich = open_bundle(build_bundle(items, keep_debug=True, keep_ptx=True))

@@ -53,28 +53,6 @@ def test_a_build_says_once_why_a_variant_is_missing(
     ]
 
 
-def test_why_names_the_source_file_that_changed(run: Any, tmp_path: Path) -> None:
-    (tmp_path / "kernels.py").write_text("from helper import add\n")
-    helper = tmp_path / "helper.py"
-    helper.write_text("from pallasc.specs.library.elementwise import add\n")
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(
-        "schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: own\n    entry: kernels.py:add\n"
-        '    args: {x: "f32[4096]", y: "f32[4096]"}\n'
-    )
-    store = tmp_path / "store"
-    assert run("build", spec, "--store", store).code == 0
-    helper.write_text("from pallasc.specs.library.elementwise import add  # changed\n")
-    result = run("build", spec, "--store", store, "--dry-run", "--explain")
-    assert result.err.startswith(
-        "[1/1] missing   own@h100-sxm  helper (helper.py) has changed\n"
-        "      a build lowers it again, and compiles only if that gives something else\n"
-    )
-    assert "1 lowered" in run("build", spec, "--store", store).err
-    told = json.loads(run("cache", "stats", "--store", store, "--json").out)
-    assert (told["hits"], told["misses"], told["made"]) == (1, 1, 1)
-
-
 def test_verify_finds_damage_and_repair_lets_it_heal(run: Any, own: tuple[Path, Path]) -> None:
     spec, store = own
     whole = run("cache", "verify", "--store", store)

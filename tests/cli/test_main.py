@@ -136,12 +136,6 @@ def test_traceback_is_shown_where_it_is_asked_for(
     assert result.err.endswith("\nerror: it broke.\n")
 
 
-def test_an_interrupt_ends_with_130(run: Any, failing: Callable[[BaseException], None]) -> None:
-    failing(KeyboardInterrupt())
-    result = run("list", "kernels.yaml")
-    assert (result.code, result.out, result.err.strip()) == (130, "", "interrupted")
-
-
 def redirected(
     how: str, *arguments: str | Path, **variables: str
 ) -> subprocess.CompletedProcess[str]:
