@@ -4,13 +4,13 @@ import ast
 import functools
 import json
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import output_of
 
 from pallasc.runtime.matching.arrays import MODULES
 
@@ -240,14 +240,8 @@ def test_a_forbidden_import_is_found(source: str, complaint: str) -> None:
 
 def _run(code: str) -> list[Any]:
     """Run code in a fresh interpreter and return the JSON list that it prints last."""
-    result = subprocess.run(
-        [sys.executable, "-P", "-B", "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    loaded: list[Any] = json.loads(result.stdout.splitlines()[-1])
+    said = output_of([sys.executable, "-P", "-B", "-W", "error", "-c", code])
+    loaded: list[Any] = json.loads(said.splitlines()[-1])
     return loaded
 
 

@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from commands import output_of
 
 import pallasc
 
@@ -51,10 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("site")
     build = str(ROOT / "docs" / "site" / "build.py")
     program = f"import sys; sys.argv = [{build!r}, {str(output)!r}]{CONFINED}"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of([sys.executable, "-P", "-c", program])
     return output / "html"
 
 

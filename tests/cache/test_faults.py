@@ -3,11 +3,11 @@
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import output_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -66,8 +66,7 @@ def fault_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     library = tmp_path_factory.mktemp("library") / "faults.so"
     source = PROGRAMS / "faults.c"
     command = [compilers[0], "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    output_of(command)
     return library
 
 

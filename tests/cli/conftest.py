@@ -2,7 +2,6 @@
 
 import importlib
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from commands import captured
 from consoles import PATIENT, without_heartbeats
 
 from pallasc.cache.remote import session
@@ -70,12 +70,7 @@ def run_process(*arguments: str | Path, modules: Path | None = None) -> Run:
         modules: a file to write the names of all modules to that the process has loaded.
     """
     start = ["-m", "pallasc"] if modules is None else ["-c", LISTING, str(modules)]
-    result = subprocess.run(
-        [sys.executable, "-P", *start, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = captured([sys.executable, "-P", *start, *map(str, arguments)])
     return Run(result.returncode, result.stdout, without_heartbeats(result.stderr))
 
 
@@ -265,12 +260,8 @@ def filled_remote(
     folder = tmp_path_factory.mktemp("other-machine")
     machine = _make_machine(folder, warm_store, folder / "remote", more=_BOUND)
     command = [*patient_command, "build", *map(str, machine.arguments)]
-    ran = subprocess.run(
-        [*command, "--remote", machine.url, "--remote-write"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ran = captured([*command, "--remote", machine.url, "--remote-write"])
+    assert ran.returncode == 0, ran.stderr
     return machine.remote, without_heartbeats(ran.stderr)
 
 

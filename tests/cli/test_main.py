@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from commands import captured
 
 import pallasc
 from pallasc import errors
@@ -143,7 +144,7 @@ def redirected(
     command = [sys.executable, "-P", "-m", "pallasc", *map(str, arguments)]
     shell = ["sh", "-c", f'exec "$@" {how}', "sh", *command]
     variables = {**os.environ, **variables}
-    return subprocess.run(shell, env=variables, capture_output=True, text=True, check=False)
+    return captured(shell, env=variables)
 
 
 def test_a_closed_pipe_ends_quietly() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import captured
 
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS
 
@@ -176,7 +177,7 @@ def _complete(*words: str, instruction: str = "bash_complete") -> tuple[str, str
         "COMP_CWORD": str(len(words) - 1),
     }
     command = [sys.executable, "-P", "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = captured(command, env=environment)
     return done.stdout, done.stderr
 
 
