@@ -1,10 +1,11 @@
 """What the tests of the command line share: a spec, a store it was built into once, ways to run."""
 
 import importlib
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -100,16 +101,26 @@ class Built:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Built:
-    """Build the spec once, with real JAX and a real assembler."""
-    folder = tmp_path_factory.mktemp("built")
-    spec = folder / "kernels.yaml"
-    spec.write_text(SPEC)
-    store = Path(shutil.copytree(warm_store.root, folder / "store"))
-    modules = folder / "modules"
-    first = run_process("build", spec, "--store", store, "--jobs", "1", modules=modules)
-    copy = Path(shutil.copytree(store, folder / "copy", symlinks=True))
-    return Built(spec, store, copy, first, frozenset(modules.read_text().splitlines()))
+def built(
+    shared: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, warm_store: Store
+) -> Built:
+    """Build the spec once, with real JAX and a real assembler; each process has copies."""
+
+    def fill(folder: Path) -> None:
+        spec, modules = folder / "kernels.yaml", folder / "modules"
+        spec.write_text(SPEC)
+        store = Path(shutil.copytree(warm_store.root, folder / "store"))
+        first = run_process("build", spec, "--store", store, "--jobs", "1", modules=modules)
+        (folder / "first.json").write_text(json.dumps(asdict(first)))
+
+    made, folder = shared("cli-built", fill), tmp_path_factory.mktemp("built")
+    spec = Path(shutil.copy(made / "kernels.yaml", folder))
+    store, copy = (
+        Path(shutil.copytree(made / "store", folder / name, symlinks=True))
+        for name in ("store", "copy")
+    )
+    first = Run(**json.loads((made / "first.json").read_text()))
+    return Built(spec, store, copy, first, frozenset((made / "modules").read_text().splitlines()))
 
 
 @pytest.fixture
@@ -254,15 +265,19 @@ def _make_machine(folder: Path, warm: Store, remote: Path, *, more: str = "") ->
 
 @pytest.fixture(scope="session")
 def filled_remote(
-    tmp_path_factory: pytest.TempPathFactory, warm_store: Store, patient_command: list[str]
+    shared: Callable[..., Path], warm_store: Store, patient_command: list[str]
 ) -> tuple[Path, str]:
     """Return a remote that another machine has filled, and what that machine's build said."""
-    folder = tmp_path_factory.mktemp("other-machine")
-    machine = _make_machine(folder, warm_store, folder / "remote", more=_BOUND)
-    command = [*patient_command, "build", *map(str, machine.arguments)]
-    ran = captured([*command, "--remote", machine.url, "--remote-write"])
-    assert ran.returncode == 0, ran.stderr
-    return machine.remote, without_heartbeats(ran.stderr)
+
+    def fill(folder: Path) -> None:
+        machine = _make_machine(folder, warm_store, folder / "remote", more=_BOUND)
+        command = [*patient_command, "build", *map(str, machine.arguments)]
+        ran = captured([*command, "--remote", machine.url, "--remote-write"])
+        assert ran.returncode == 0, ran.stderr
+        (folder / "said").write_text(without_heartbeats(ran.stderr))
+
+    folder = shared("cli-remote", fill)
+    return folder / "remote", (folder / "said").read_text()
 
 
 @pytest.fixture
