@@ -2,8 +2,8 @@
 
 Goals:
 
-* The artifact level finds at least 95 % of the mutants of `tests/check`, with a line of the changed
-  function. It reports no unchanged kernel and no equivalent mutant.
+* The artifact level finds at least 95 % of the mutants of `bench/mutants`, with a line of the
+  changed function. It reports no unchanged kernel and no equivalent mutant.
 * Every deadlock is reported within 10 s.
 * JAX's `hopper_matmul`, 256 × 128 × 192, takes at most 30 s, and a softmax of `f32[64, 4096]` at
   most 5 s, on one core.
@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "check"))
+sys.path.insert(0, str(Path(__file__).resolve().parent / "mutants"))
 
 import warm_check
 from equivalent_mutants import reason

@@ -1,7 +1,5 @@
 """Fixtures and hooks of all tests: shared folders and stores, and reasons to skip GPU tests."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import functools
@@ -9,7 +7,6 @@ import gc
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -21,6 +18,7 @@ from hypothesis import HealthCheck, settings
 sys.path.insert(0, str(Path(__file__).parent))
 
 import consoles  # noqa: F401 - imported here so that tests can import it by its name
+from commands import output_of
 from sources import copy_sources
 
 sys.path.pop(0)
@@ -183,13 +181,7 @@ def wheel(shared: Shared) -> Path:
 
     def fill(folder: Path) -> None:
         command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", folder]
-        done = subprocess.run(
-            [*command, copy_sources(folder / "sources")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        output_of([*command, copy_sources(folder / "sources")])
 
     (made,) = shared("wheel", fill).glob("*.whl")
     return made

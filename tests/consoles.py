@@ -1,7 +1,5 @@
 """Console blocks of pages: commands, each with the output that is shown below it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

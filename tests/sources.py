@@ -1,7 +1,5 @@
 """Copies of this project as in a clone: without files that are built or installed here."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

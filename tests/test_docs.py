@@ -16,8 +16,6 @@ A block that begins with a comment with a file name, `# kernels/gated.py`, is no
 written to this file for the commands below it.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

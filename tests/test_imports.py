@@ -1,35 +1,23 @@
 """Imports go in one direction; importing pallasc has no effects and loads few modules."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json
 import re
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import output_of
 
 from pallasc.runtime.matching.arrays import MODULES
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
-    "pallasc",
-    "specs",
-    "cache",
-    "compiler",
-    "analysis",
-    "emulator",
-    "checks",
-    "reports",
-    "runtime",
-    "tuning",
-    "cli",
-    "hooks",
+    *("pallasc", "specs", "cache", "compiler", "analysis", "emulator", "checks", "reports"),
+    *("runtime", "tuning", "cli", "hooks"),
 )
 
 # For each part: the packages that it may import besides the standard library.
@@ -42,17 +30,8 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "library": {"jax", "jaxlib", "numpy"},
     "cache": {"google", "msgspec", "obstore"},
     "compiler": {
-        "absl",
-        "cramjam",
-        "dask",
-        "distributed",
-        "google",
-        "jax",
-        "jaxlib",
-        "llvmlite",
-        "ml_dtypes",
-        "msgspec",
-        "numpy",
+        *("absl", "cramjam", "dask", "distributed", "google", "jax", "jaxlib", "llvmlite"),
+        *("ml_dtypes", "msgspec", "numpy"),
     },
     "analysis": set(),
     "emulator": {"ml_dtypes", "numpy"},
@@ -261,14 +240,8 @@ def test_a_forbidden_import_is_found(source: str, complaint: str) -> None:
 
 def _run(code: str) -> list[Any]:
     """Run code in a fresh interpreter and return the JSON list that it prints last."""
-    result = subprocess.run(
-        [sys.executable, "-P", "-B", "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    loaded: list[Any] = json.loads(result.stdout.splitlines()[-1])
+    said = output_of([sys.executable, "-P", "-B", "-W", "error", "-c", code])
+    loaded: list[Any] = json.loads(said.splitlines()[-1])
     return loaded
 
 

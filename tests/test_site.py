@@ -1,10 +1,7 @@
 """The site is built without warnings, without JAX, and without a network; its links are valid."""
 
-from __future__ import annotations
-
 import importlib
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +9,7 @@ from types import ModuleType
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from commands import output_of
 
 import pallasc
 
@@ -53,10 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("site")
     build = str(ROOT / "docs" / "site" / "build.py")
     program = f"import sys; sys.argv = [{build!r}, {str(output)!r}]{CONFINED}"
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    output_of([sys.executable, "-P", "-c", program])
     return output / "html"
 
 

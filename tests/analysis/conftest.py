@@ -1,7 +1,5 @@
 """Fixtures of the tests of analysis: kernels of three architectures, compiled once."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

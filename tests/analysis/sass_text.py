@@ -1,7 +1,5 @@
 """Code written as text, for tests: one instruction a line, or a label with a colon."""
 
-from __future__ import annotations
-
 from pallasc.analysis.sass import Code, read_listing
 
 

@@ -1,7 +1,5 @@
 """Comparison of two sides: which variants are pairs, and when machine code counts as the same."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Cubins as instructions, with the real disassembler."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The numbers of launches, checked by hand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The lines of machine code: found by compiling once more, kept in a store, and their costs."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loops, from branches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from sass_text import code_of

@@ -1,11 +1,9 @@
 """Specs of another revision: nothing of the user's changes, and what is missing is told."""
 
-from __future__ import annotations
-
-import subprocess
 from pathlib import Path
 
 import pytest
+from commands import output_of
 
 from pallasc.analysis.sides import checked_out, split_revision, taken_from_elsewhere
 from pallasc.errors import SpecError
@@ -17,8 +15,7 @@ SPEC = "schema: 1\ntargets: [sm_90a]\nkernels:\n  - {name: k, entry: ENTRY, args
 
 def git(folder: Path, *arguments: str) -> str:
     names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-    command = ["git", "-C", str(folder), *names, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return output_of(["git", "-C", str(folder), *names, *arguments])
 
 
 @pytest.fixture

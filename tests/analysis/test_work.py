@@ -1,7 +1,5 @@
 """What a launch does, counted along the ways of its threads."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`pallasc.compile`, in a process of its own because it takes one architecture only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

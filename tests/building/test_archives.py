@@ -1,7 +1,5 @@
 """Kernels imported from a zip archive: zipapps, pexes, zipped eggs."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Arrays in .npy and .npz files, and random ones that kernels can compute with."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Branches, folders and edits that share a store: each finds its own artifacts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pallasc.cache.format import ARTIFACTS
+from pallasc.cli.output.build_text import difference_lines
 from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import check_lock, update_lock
@@ -96,6 +95,9 @@ def test_an_explanation_compares_with_the_set_of_sources_with_the_fewest_changes
     project.write("helper.py", "def scale(factor): return -factor\n")
     (missing,) = project.build(compile=False, explain=True).results
     assert missing.explanation.sources == ("helper (helper.py) has changed",)
+    assert difference_lines(missing.explanation) == [
+        "      a build lowers it again, and compiles only if that gives something else"
+    ]
     (result,) = project.build(frozen=True).results
     assert result.reason == "helper (helper.py) has changed"
     project.write("helper.py", HELPER)

@@ -1,7 +1,5 @@
 """How many workers there may be, what each may hold, and which group is served next."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Tests of keys (`tests/keys`) have the usual imports; here are the others.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys

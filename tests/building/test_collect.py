@@ -1,7 +1,5 @@
 """Python spec files: executed in a worker, remembered, their mistakes shown at their place."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

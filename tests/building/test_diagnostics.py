@@ -1,7 +1,5 @@
 """What is said while a variant is made belongs to it: now, from the store, however it was found."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The folder and the output of a worker, and how its end is put into words."""
 
-from __future__ import annotations
-
 import os
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """PTX of XLA's kernels and the user's lines, found by a worker that compiles once more."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

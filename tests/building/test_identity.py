@@ -1,7 +1,5 @@
 """What identifies the toolchain: contents, and nothing that does not matter."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the code of a kernel sees of the environment: the same everywhere, and what it declares."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Locks: which one holds a build, what is found and what is refused, and how it is made anew."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

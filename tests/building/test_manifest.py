@@ -1,7 +1,5 @@
 """The reasons for misses, damaged stores, and what is not portable."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

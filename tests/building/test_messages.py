@@ -1,7 +1,5 @@
 """Requests to workers, and their replies, which come from processes that run user code."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The pool: how many workers, which of them, and how they end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select

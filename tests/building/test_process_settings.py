@@ -1,7 +1,5 @@
 """What the user's code asks and changes in the compiling process: counted, undone or said."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pytrees under `args` and in `pallasc.compile`: nodes are flattened as JAX does, or refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

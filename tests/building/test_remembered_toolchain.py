@@ -1,7 +1,5 @@
 """Where no compiler is installed, what the store has is found; what was not checked is said."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The namespace of a toolchain in a remote store, and what a tier without requests says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Reports, their exit codes and budgets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

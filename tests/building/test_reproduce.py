@@ -1,7 +1,5 @@
 """Variants compiled twice in fresh processes: the same bytes, others, or none."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A store that strangers may have written: what is believed, and what is compiled again."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What kernels do to the process that compiles them, and what becomes of the others then."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The warden: what a worker is given, and that nothing it starts outlives it."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

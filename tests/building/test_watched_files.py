@@ -1,7 +1,5 @@
 """Files that are watched: what counts as a change, and when it has settled."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

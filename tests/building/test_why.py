@@ -1,7 +1,5 @@
 """Why a variant is a miss, in words: which package, in which version, not which digest."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

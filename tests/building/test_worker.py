@@ -1,7 +1,5 @@
 """What user code does to the process that compiles it, short of harm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 UNREADABLE = {

@@ -1,14 +1,12 @@
 """Fixtures of the tests of bundles: the module with made-up artifacts, and a small bundle."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import output_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 sys.path.insert(0, str(PROGRAMS))
@@ -46,13 +44,6 @@ def git(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
     def run(folder: Path, *arguments: str) -> str:
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"}
-        answer = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return answer.stdout
+        return output_of(["git", "-C", str(folder), *arguments], env=environment)
 
     return run

@@ -1,7 +1,5 @@
 """Audits: each kind of finding, its severity, and nothing where there is nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import pytest

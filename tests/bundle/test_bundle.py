@@ -1,7 +1,5 @@
 """Bundles as their users see them: names, entries, selection, artifacts, parts and merges."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -114,14 +112,6 @@ def _merge(bundles: Sequence[Bundle], **options: bool) -> bytes:
     items = (item for bundle in bundles for item in bundle.items())
     origins = [origin for bundle in bundles for origin in bundle.provenance]
     return build_bundle(items, provenance=origins, **options)
-
-
-def test_taken_apart_and_merged_again_it_is_the_same(small: bytes) -> None:
-    whole = open_bundle(small)
-    groups = [[e for e in whole.entries() if e.arch == arch] for arch in ("sm_90a", "sm_100a")]
-    parts = [open_bundle(build_bundle(whole.items(group))) for group in groups]
-    assert [len(part) for part in parts] == [6, 6]
-    assert _merge(parts) == _merge(parts[::-1]) == _merge([whole, whole]) == small
 
 
 def test_of_one_artifact_the_richer_one_is_taken() -> None:

@@ -1,7 +1,5 @@
 """Bundles from specs: all or nothing, and the same bytes from everywhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

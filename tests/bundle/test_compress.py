@@ -1,7 +1,5 @@
 """Frames: what they hold comes back, and nothing makes more of them than was said."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 

@@ -1,7 +1,5 @@
 """The head, the blob table and the catalog: what is packed comes back, what is none is refused."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

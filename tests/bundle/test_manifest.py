@@ -1,7 +1,5 @@
 """Entries and provenance: what they say comes back; entries are found by their keys."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

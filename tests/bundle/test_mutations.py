@@ -1,13 +1,11 @@
 """Damaged and forged bundles: an error with the name of the file, or what was there; never else."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+from commands import output_of
 from mutations import judge, make_bundle, read_all
 
 from pallasc.specs.bundle.bundle import open_bundle
@@ -18,9 +16,7 @@ PROGRAM = Path(__file__).parent / "programs" / "mutations.py"
 def test_hundreds_of_mutations_do_no_harm() -> None:
     command = [sys.executable, "-P", str(PROGRAM), "400", "1"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROGRAM.parent), *sys.path])}
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
-    result = json.loads(answer.stdout)
+    result = json.loads(output_of(command, env=environment))
     assert result["wrong"] == []
     assert result["mutations"] == 400
     assert 0 < result["peak_bytes"] < 100e6

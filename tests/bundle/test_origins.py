@@ -1,7 +1,5 @@
 """From what a bundle is made: specs by what they declare, toolchains, commits and what git says."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Reading parts: bounded, checked, and only what was asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Where bytes come from: files that may be cut off, closed or no files at all."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

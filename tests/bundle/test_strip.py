@@ -1,7 +1,5 @@
 """Taking debug sections out of cubins: everything else stays as it is."""
 
-from __future__ import annotations
-
 import random
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Tuned kernels in bundles: what is said of them is kept, joined, or refused as contradictory."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Files out of bundles: complete, never over others, never outside of the folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

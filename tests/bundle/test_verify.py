@@ -1,7 +1,5 @@
 """Verifying a whole bundle: every byte has its place, and is what its digest says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

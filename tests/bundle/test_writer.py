@@ -1,7 +1,5 @@
 """Writing bundles: the same items give the same bytes, in one step or not at all."""
 
-from __future__ import annotations
-
 import os
 import random
 from dataclasses import replace

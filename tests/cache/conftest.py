@@ -1,10 +1,7 @@
 """Fixtures of the tests of the store."""
 
-from __future__ import annotations
-
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import output_of
 
 from pallasc.cache import files
 from pallasc.cache.folders import Folders
@@ -75,11 +73,7 @@ def run_program() -> Callable[..., str]:
     def run(name: str, *arguments: object, preload: Path | None = None) -> str:
         command = [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
         environment = os.environ | ({} if preload is None else {"LD_PRELOAD": str(preload)})
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=900, check=False, env=environment
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return output_of(command, timeout=900, env=environment)
 
     return run
 

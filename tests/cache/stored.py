@@ -1,7 +1,5 @@
 """An artifact that tests of the store put and look for."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Limits as users write them, and a table of stores and what has to go from each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading and publishing single files, single flight, and which processes live."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import gc

@@ -1,7 +1,5 @@
 """The bytes of a record."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 

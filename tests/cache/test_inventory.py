@@ -1,7 +1,5 @@
 """Contents of a store, and the index of what was read before."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

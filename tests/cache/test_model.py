@@ -1,7 +1,5 @@
 """The store against a model, under whatever order of calls hypothesis finds."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

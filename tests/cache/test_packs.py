@@ -1,7 +1,5 @@
 """Packs: written, read, and refused where anything is not as it was written."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

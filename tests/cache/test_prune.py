@@ -1,7 +1,5 @@
 """Pruning: what really goes."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

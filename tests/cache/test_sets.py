@@ -1,7 +1,5 @@
 """Manifests: sets of sources, and what strangers write."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

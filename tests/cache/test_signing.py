@@ -1,7 +1,5 @@
 """Who vouches for what a store says."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable
@@ -9,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import KEY, OTHER, content_of
+from stored import KEY, OTHER
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, Trust, read_trust, secret_file
@@ -146,17 +144,6 @@ def test_a_store_takes_only_signed_manifests_where_that_is_required(tmp_path: Pa
     place.write_bytes(format.encode("manifest", OTHER, found.to_json())[0])
     assert store.find_manifest(OTHER) == found
     assert store.get_manifest(OTHER) is None, "it was signed for another request"
-
-
-def test_who_replaces_puts_away_what_nobody_vouches_for(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    assert store.put_artifact(KEY, {"forged": True}, {"cubin": b"evil"}).stored
-    kept = store.put_artifact(KEY, {"forged": False}, {"cubin": b"good"})
-    assert (kept.stored, kept.conflict) == (False, True)
-    assert store.put_artifact(KEY, {"forged": False}, {"cubin": b"good"}, replace=True).stored
-    assert content_of(store) == ({"forged": False}, {"cubin": b"good"})
-    (reason,) = (store.folder / "quarantine").glob("ac-*.reason")
-    assert "it is not signed by a trusted key" in reason.read_text()
 
 
 def test_what_the_store_remembers_of_files_is_signed_too(tmp_path: Path) -> None:

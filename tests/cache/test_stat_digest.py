@@ -1,7 +1,5 @@
 """Digests of files that are remembered."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import os

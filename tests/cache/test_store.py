@@ -1,7 +1,5 @@
 """The store as its users see it, also when the system refuses, lies or stops halfway."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -98,24 +96,48 @@ def test_a_corrupt_blob_is_put_away_with_the_reason_and_heals(store: Store) -> N
     assert store.get_artifact(KEY, verify=True) is not None
 
 
+def rewrite(change: Callable[[bytes], bytes]) -> Callable[[Path, Path], object]:
+    return lambda place, _: place.write_bytes(change(place.read_bytes()))
+
+
+def put_there(make: Callable[[Path, Path], object]) -> Callable[[Path, Path], object]:
+    """Return a damage that moves a file away before something is made in its place."""
+
+    def damage(place: Path, other: Path) -> None:
+        away = place.rename(place.with_name("away"))
+        make(place, away)
+
+    return damage
+
+
+DAMAGES: dict[str, Callable[[Path, Path], object]] = {
+    "a changed bit": rewrite(lambda data: bytes([*data[:-1], data[-1] ^ 1])),
+    "cut": rewrite(lambda data: data[:-1]),
+    "longer": rewrite(lambda data: data + b" "),
+    "empty": rewrite(lambda data: b""),
+    "zeros": rewrite(lambda data: bytes(len(data))),
+    "another file": lambda place, other: place.write_bytes(other.read_bytes()),
+    "a folder": put_there(lambda place, _: place.mkdir()),
+    "a link": put_there(lambda place, away: place.symlink_to(away)),
+    "a pipe": put_there(lambda place, _: os.mkfifo(place)),
+}
+
+
 @pytest.mark.parametrize("area", ["ac", "man", "cas"])
-@pytest.mark.parametrize("intruder", ["folder", "link", "pipe"])
-def test_something_else_in_the_place_of_a_file_is_put_away(
-    store: Store, area: str, intruder: str
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_not_as_it_was_written_is_a_miss_and_heals(
+    store: Store, area: str, damage: str
 ) -> None:
-    put(store)
-    store.put_manifest(KEY, Manifest())
-    place = store.path(area, KEY) if area != "cas" else blob_path(store, BLOBS["cubin"])
-    outside = store.root / "outside"
-    place.replace(outside)
-    if intruder == "folder":
-        place.mkdir()
-    elif intruder == "pipe":
-        os.mkfifo(place)
-    else:
-        place.symlink_to(outside)
+    for key, data in ((KEY, BLOBS["cubin"]), (OTHER, b"other")):
+        assert store.put_artifact(key, ARTIFACT, {**BLOBS, "cubin": data}).stored
+        store.put_manifest(key, Manifest(name=key))
+    place, other = store.path(area, KEY), store.path(area, OTHER)
+    if area == "cas":
+        place, other = blob_path(store, BLOBS["cubin"]), blob_path(store, b"other")
+    DAMAGES[damage](place, other)
     missing = store.get_manifest(KEY) if area == "man" else store.get_artifact(KEY, verify=True)
     assert missing is None
+    assert any(place.name in warning for warning in store.warnings)
     assert put(store).stored
     assert store.put_manifest(KEY, Manifest()).stored
     assert content_of(store) == (ARTIFACT, BLOBS)

@@ -1,16 +1,14 @@
 """A store as one file: what is whole arrives, and a file with any damage is refused."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from commands import output_of
 from stored import held, pack_of
 from variants import action_key, blobs, fill, put, request_key
 
@@ -184,8 +182,7 @@ def _nested() -> bytes:
 def test_a_forged_file_costs_little_memory(tmp_path: Path, forge: Callable[[], bytes]) -> None:
     (tmp_path / "forged").write_bytes(forge())
     command = [sys.executable, "-P", "-c", MEASURED, str(tmp_path / "store"), "forged"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    message, most_kb = json.loads(done.stdout)
+    message, most_kb = json.loads(output_of(command, cwd=tmp_path))
     assert most_kb < 400_000
     # Dense files are allowed, but nothing names these blobs.
     assert ("cannot be imported" in message) == (forge is not _dense)

@@ -1,7 +1,5 @@
 """What builds hold and count, and what the counts come to."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

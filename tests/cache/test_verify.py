@@ -1,7 +1,5 @@
 """Verifying everything, and repairing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures of the tests of checks: a spec of correct and wrong kernels, checked once."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil

@@ -1,7 +1,5 @@
 """How results are held against those of a reference."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The artifact level on real kernels, all checked by one run: findings have the user's lines."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

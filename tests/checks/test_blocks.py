@@ -4,8 +4,6 @@ Results that depend on which block stores last, with a race or without one; line
 executes.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence
@@ -145,10 +143,7 @@ INTEGERS = {"args": ["i32[128]"], "entry": "kernels.py:horner"}
 KERNELS: dict[str, dict[str, Any]] = {
     "horner": {**INTEGERS, "reference": None},
     "horner_compared": {**INTEGERS, "reference": "kernels.py:horner_of"},
-    "added": {
-        "reference": "kernels.py:added_of",
-        "tolerance": {"rtol": 1e-4, "atol": 1e-4},
-    },
+    "added": {"reference": "kernels.py:added_of", "tolerance": {"rtol": 1e-4, "atol": 1e-4}},
     "first_reduces": {"reference": None},
     **dict.fromkeys((*RACING, *AGREEING), THREE_MORE),
     "warpgroups": {"reference": None},

@@ -5,8 +5,6 @@ the interpreter gives other numbers than the machine code. Causes are named: a g
 fit, a reduction into memory that nothing wrote, an access to another array. One run checks all.
 """
 
-from __future__ import annotations
-
 import re
 from importlib import metadata
 from typing import Any

@@ -1,7 +1,5 @@
 """`pallasc check` as a command: what it takes, what is shared, how it ends."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

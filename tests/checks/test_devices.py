@@ -1,7 +1,5 @@
 """`pallasc check` of kernels over several devices: numbers and deadlocks."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

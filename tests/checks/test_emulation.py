@@ -1,7 +1,5 @@
 """`pallasc run --emulate` on real kernels: numbers, faults with the user's line, limits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -66,7 +64,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Project:
             "args": {"x": "f32[{m}, 512]"},
             "matrix": {"m": [8]},
             "targets": ["sm_90a", "sm_100a"],
-        },
+        }
     ]
     (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
     built = checking.pallasc(folder, "build", "spec.yaml", "--jobs", "1")

@@ -1,7 +1,5 @@
 """Results of levels as JSON; one bug is one finding, of several threads and levels; its lines."""
 
-from __future__ import annotations
-
 import json
 from contextlib import nullcontext
 from dataclasses import replace
@@ -133,10 +131,7 @@ STACK = [Location("k.py", line) for line in (9, 6, 3, 1)]
 
 
 LOOP = Location("k.py", 7)
-MEMORY = (
-    Part("scratch", "tile", "f32[128]", 512, 0),
-    Part("barrier", "full", "[2]", 16, 1024),
-)
+MEMORY = (Part("scratch", "tile", "f32[128]", 512, 0), Part("barrier", "full", "[2]", 16, 1024))
 TABLES = {("c", "k"): LineTable((tuple(STACK),), (1,) * 5, MEMORY, ((LOOP,),))}
 
 

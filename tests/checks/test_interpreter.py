@@ -1,7 +1,5 @@
 """The interpreter level on real kernels: what it finds, where, and what it does not claim."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

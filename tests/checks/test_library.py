@@ -4,8 +4,6 @@ The first point of each spec is checked, on one architecture. Together these are
 and Blackwell. JAX's interpreter runs the library in `tests/library`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

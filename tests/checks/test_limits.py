@@ -1,7 +1,5 @@
 """`--timeout` and `--memory` of `pallasc check`: what a level may take, and how it says so."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What `pallasc check` writes: terminal, SARIF, JUnit, annotations."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """What the store keeps of checks, and what makes them run again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

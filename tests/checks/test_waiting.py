@@ -1,7 +1,5 @@
 """A thread of an interpreted kernel that gets no processor for a while makes no deadlock."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

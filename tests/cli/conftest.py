@@ -1,18 +1,17 @@
 """Fixtures of the tests of the command line: a built spec with its store, and ways to run."""
 
-from __future__ import annotations
-
 import importlib
+import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from commands import captured
 from consoles import PATIENT, without_heartbeats
 
 from pallasc.cache.remote import session
@@ -72,12 +71,7 @@ def run_process(*arguments: str | Path, modules: Path | None = None) -> Run:
         modules: a file for the names of all modules that the process has loaded.
     """
     start = ["-m", "pallasc"] if modules is None else ["-c", LISTING, str(modules)]
-    result = subprocess.run(
-        [sys.executable, "-P", *start, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = captured([sys.executable, "-P", *start, *map(str, arguments)])
     return Run(result.returncode, result.stdout, without_heartbeats(result.stderr))
 
 
@@ -107,16 +101,26 @@ class Built:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Built:
-    """Build the spec once, with real JAX and a real assembler."""
-    folder = tmp_path_factory.mktemp("built")
-    spec = folder / "kernels.yaml"
-    spec.write_text(SPEC)
-    store = Path(shutil.copytree(warm_store.root, folder / "store"))
-    modules = folder / "modules"
-    first = run_process("build", spec, "--store", store, "--jobs", "1", modules=modules)
-    copy = Path(shutil.copytree(store, folder / "copy", symlinks=True))
-    return Built(spec, store, copy, first, frozenset(modules.read_text().splitlines()))
+def built(
+    shared: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory, warm_store: Store
+) -> Built:
+    """Build the spec once, with real JAX and a real assembler; each process has copies."""
+
+    def fill(folder: Path) -> None:
+        spec, modules = folder / "kernels.yaml", folder / "modules"
+        spec.write_text(SPEC)
+        store = Path(shutil.copytree(warm_store.root, folder / "store"))
+        first = run_process("build", spec, "--store", store, "--jobs", "1", modules=modules)
+        (folder / "first.json").write_text(json.dumps(asdict(first)))
+
+    made, folder = shared("cli-built", fill), tmp_path_factory.mktemp("built")
+    spec = Path(shutil.copy(made / "kernels.yaml", folder))
+    store, copy = (
+        Path(shutil.copytree(made / "store", folder / name, symlinks=True))
+        for name in ("store", "copy")
+    )
+    first = Run(**json.loads((made / "first.json").read_text()))
+    return Built(spec, store, copy, first, frozenset((made / "modules").read_text().splitlines()))
 
 
 @pytest.fixture
@@ -261,19 +265,19 @@ def _make_machine(folder: Path, warm: Store, remote: Path, *, more: str = "") ->
 
 @pytest.fixture(scope="session")
 def filled_remote(
-    tmp_path_factory: pytest.TempPathFactory, warm_store: Store, patient_command: list[str]
+    shared: Callable[..., Path], warm_store: Store, patient_command: list[str]
 ) -> tuple[Path, str]:
     """Return a remote store that another machine has filled, and the output of its build."""
-    folder = tmp_path_factory.mktemp("other-machine")
-    machine = _make_machine(folder, warm_store, folder / "remote", more=_BOUND)
-    command = [*patient_command, "build", *map(str, machine.arguments)]
-    ran = subprocess.run(
-        [*command, "--remote", machine.url, "--remote-write"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return machine.remote, without_heartbeats(ran.stderr)
+
+    def fill(folder: Path) -> None:
+        machine = _make_machine(folder, warm_store, folder / "remote", more=_BOUND)
+        command = [*patient_command, "build", *map(str, machine.arguments)]
+        ran = captured([*command, "--remote", machine.url, "--remote-write"])
+        assert ran.returncode == 0, ran.stderr
+        (folder / "said").write_text(without_heartbeats(ran.stderr))
+
+    folder = shared("cli-remote", fill)
+    return folder / "remote", (folder / "said").read_text()
 
 
 @pytest.fixture

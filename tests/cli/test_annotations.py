@@ -1,7 +1,5 @@
 """Annotations: exact workflow commands for GitHub, at the lines that a reader has to change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

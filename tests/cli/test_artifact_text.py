@@ -1,7 +1,5 @@
 """Artifacts as text: exact lines for each kind of step and parameter, resources, and metrics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Budgets relative to a baseline: each rule trips, holds, and is told with its place."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pallasc bench`, on the stand-in driver, whose events tell the time that a test says."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

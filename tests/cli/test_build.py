@@ -1,7 +1,5 @@
 """`pallasc build`, with a real build behind it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The text of a build: lines of results, failures, remarks, the summary at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

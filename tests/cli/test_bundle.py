@@ -1,7 +1,5 @@
 """`pallasc bundle create`, `list` and `verify`: variants of a store in one file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`pallasc bundle show`, `verify` and `merge`, on made-up bundles."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

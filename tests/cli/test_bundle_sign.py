@@ -1,7 +1,5 @@
 """`pallasc bundle keygen`, `sign`, and `verify --key`: what holds, and each way it can be wrong."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

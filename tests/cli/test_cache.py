@@ -1,7 +1,5 @@
 """`pallasc cache`, on a copy of a store that was really built."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`pallasc diff`: every kind of side, what is printed, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

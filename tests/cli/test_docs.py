@@ -1,7 +1,5 @@
 """The generated pages of docs/ are current."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`pallasc doctor`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

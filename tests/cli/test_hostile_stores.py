@@ -1,7 +1,5 @@
 """What is in the place of a folder of the store is refused by name, and not touched."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Every command is fed the same hostile names: none of them reaches a terminal or a CI service."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

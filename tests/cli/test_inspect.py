@@ -1,7 +1,5 @@
 """`pallasc inspect`, of what a real build left in the store."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

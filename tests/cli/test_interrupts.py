@@ -1,11 +1,8 @@
 """Signals that end a run: the first one counts, those after it cut nothing short."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import captured
 
 from pallasc.cli.main import as_interrupts
 from pallasc.cli.output.progress import Live
@@ -57,10 +55,8 @@ sys.exit(code)
     ("first", "second"), [*zip(SIGNALS, (*SIGNALS[1:], SIGNALS[0]), strict=True), SIGNALS[:1] * 2]
 )
 def test_a_second_signal_does_not_cut_the_first_one_short(first: int, second: int) -> None:
-    result = subprocess.run(
-        [sys.executable, "-P", "-c", STOPPED, str(int(first)), str(int(second))],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-P", "-c", STOPPED, str(int(first)), str(int(second))]
+    result = captured(command)
     places = ["in the run", "after the run", "at exit", "at the very end"]
     assert result.stdout.splitlines() == [f"still there {place}" for place in places]
     assert (result.returncode, result.stderr.strip()) == (130, "interrupted")
@@ -112,11 +108,8 @@ def test_an_interrupt_while_modules_are_imported_gives_no_traceback(
     module: str, start: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTING.format(module=module))
-    result = subprocess.run(
-        [sys.executable, "-P", *start, "targets"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = captured([sys.executable, "-P", *start, "targets"], env=variables)
     assert (result.returncode, result.stderr, result.stdout) == (130, "\ninterrupted\n", "")
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"pallasc": "pallasc.__main__:main"}

@@ -1,7 +1,5 @@
 """JUnit XML: exactly these elements and attributes, whatever a compiler wrote into a message."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

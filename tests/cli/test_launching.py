@@ -1,7 +1,5 @@
 """Which variants are launched on a GPU: a decision over variants and device."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

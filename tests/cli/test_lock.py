@@ -1,7 +1,5 @@
 """`pallasc lock`, over a store that was built once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -106,15 +104,3 @@ def test_the_differences_are_json(check: Any, lock: Path) -> None:
     updated = json.loads(check("--update", "--json").out)
     assert updated["written"] is True
     assert updated["changes"][0]["after"] == entry
-
-
-def test_neither_a_check_nor_an_update_of_what_is_built_starts_jax(
-    process: Any, built: Any, tmp_path: Path
-) -> None:
-    for options in (("--update",), ()):
-        listing = tmp_path / "modules"
-        result = process("lock", *built.arguments, *options, modules=listing)
-        assert result.code == 0
-        loaded = set(listing.read_text().splitlines())
-        assert "pallasc.compiler.builds.relock" in loaded
-        assert loaded & {"jax", "jaxlib", "numpy", "llvmlite"} == set()

@@ -1,7 +1,5 @@
 """The root: finding commands, help, exit codes, errors as text, interrupts, closed pipes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -12,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from commands import captured
 
 import pallasc
 from pallasc import errors
@@ -139,12 +138,6 @@ def test_traceback_is_shown_where_it_is_asked_for(
     assert result.err.endswith("\nerror: it broke.\n")
 
 
-def test_an_interrupt_ends_with_130(run: Any, failing: Callable[[BaseException], None]) -> None:
-    failing(KeyboardInterrupt())
-    result = run("list", "kernels.yaml")
-    assert (result.code, result.out, result.err.strip()) == (130, "", "interrupted")
-
-
 def redirected(
     how: str, *arguments: str | Path, **variables: str
 ) -> subprocess.CompletedProcess[str]:
@@ -152,7 +145,7 @@ def redirected(
     command = [sys.executable, "-P", "-m", "pallasc", *map(str, arguments)]
     shell = ["sh", "-c", f'exec "$@" {how}', "sh", *command]
     variables = {**os.environ, **variables}
-    return subprocess.run(shell, env=variables, capture_output=True, text=True, check=False)
+    return captured(shell, env=variables)
 
 
 def test_a_closed_pipe_ends_quietly() -> None:
@@ -227,12 +220,15 @@ def test_a_command_imports_no_other_command(process: Any, tmp_path: Path) -> Non
     assert {f"pallasc.cli.{name}" for name in COMMANDS} & loaded == {"pallasc.cli.list"}
 
 
-@pytest.mark.parametrize("command", ["list", "inspect"])
+@pytest.mark.parametrize("command", ["list", "inspect", "lock --update", "lock"])
 def test_no_command_imports_jax_for_what_is_in_the_store(
-    process: Any, built: Any, tmp_path: Path, command: str
+    run: Any, process: Any, built: Any, tmp_path: Path, command: str
 ) -> None:
-    modules = tmp_path / "modules"
-    assert process(command, *built.arguments, modules=modules).code == 0
+    modules, lock = tmp_path / "modules", ("--lock", tmp_path / "lock")
+    arguments = (*built.arguments, *(lock if "lock" in command else ()))
+    if command == "lock":
+        run("lock", *arguments, "--update")
+    assert process(*command.split(), *arguments, modules=modules).code == 0
     loaded = set(modules.read_text().splitlines())
     assert "pallasc.compiler.builds.collect" in loaded
     assert loaded & {"jax", "jaxlib", "numpy", "llvmlite", "google.protobuf"} == set()

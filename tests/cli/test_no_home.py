@@ -1,12 +1,10 @@
 """A user without a home: no HOME, and no entry in the table of users."""
 
-from __future__ import annotations
-
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import captured
 
 PROGRAM = """
 import pwd, sys
@@ -42,6 +40,6 @@ def test_a_command_that_needs_a_store_says_how_to_name_one_and_the_others_work(
 ) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     start = [sys.executable, "-P", "-c", PROGRAM, *command.split()]
-    done = subprocess.run(start, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+    done = captured(start, cwd=tmp_path, env={})
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert [words for words in said if words not in done.stderr] == []

@@ -1,7 +1,5 @@
 """Folders whose names are not UTF-8, or not in the character set of the locale."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

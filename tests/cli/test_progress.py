@@ -1,7 +1,5 @@
 """Progress: lines and a heartbeat without a terminal, a live display on one, at chosen times."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Sequence

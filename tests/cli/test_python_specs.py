@@ -1,15 +1,13 @@
 """Python spec files on the command line, and what a build that reads none of them leaves alone."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from commands import output_of
 
 from pallasc.compiler.workers.worker_process import Worker
 
@@ -30,7 +28,7 @@ FOR_MISSES_AND_ERRORS = {
 def _imported_with(module: str) -> set[str]:
     """Return the modules that a module of Python imports: 3.13 imports `tempfile` for this one."""
     command = [sys.executable, "-I", "-c", f"import {module}, sys; print(*sys.modules)"]
-    return {*subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()}
+    return {*output_of(command).split()}
 
 
 def test_a_build_that_finds_all_imports_nothing_that_starts_processes(

@@ -1,7 +1,5 @@
 """Builds with a remote store: hits of other machines, and remotes that fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`pallasc cache push`, `pull`, `stats --remote` and `prune --remote`."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,13 +1,12 @@
 """Credentials and the URL of a remote stay in the process of the build."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from commands import captured
 
 from pallasc.cache.store import Store
 
@@ -88,13 +87,7 @@ def test_neither_kernels_nor_python_specs_see_them(tmp_path: Path, warm_store: S
         "PALLASC_REMOTE_WRITE": "1",
     }
     command = [sys.executable, "-P", "-m", "pallasc", "build", str(spec), "--jobs", "1"]
-    ran = subprocess.run(
-        [*command, "--store", str(store)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = captured([*command, "--store", str(store)], env=environment)
     assert ran.returncode == 0, ran.stderr
     seen = {path.name.partition("-")[0]: path.read_text() for path in tmp_path.glob("*-*.json")}
     assert seen.keys() == {"spec", "kernel"}

@@ -1,7 +1,5 @@
 """`pallasc run` of specs and bundles, on the stand-in driver with a function as the kernel."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pallasc build --shard`: which variants a job takes, what its reports say, what is a mistake."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

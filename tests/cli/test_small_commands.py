@@ -1,7 +1,5 @@
 """`pallasc list`, `targets`, `init`, shell completion, and `--quiet`."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import captured
 
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS
 
@@ -183,7 +182,7 @@ def _complete(*words: str, instruction: str = "bash_complete") -> tuple[str, str
         "COMP_CWORD": str(len(words) - 1),
     }
     command = [sys.executable, "-P", "-c", PROGRAM]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = captured(command, env=environment)
     return done.stdout, done.stderr
 
 

@@ -1,7 +1,5 @@
 """`inspect --lines` and `--source`, and bundles with lines: real kernels."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A build that is stopped from outside keeps what it has, leaves nothing, and is gone on with."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

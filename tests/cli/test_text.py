@@ -1,7 +1,5 @@
 """Small pieces of text: tables, counts, durations, files, and what a stream can show."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

@@ -1,7 +1,5 @@
 """`pallasc tune pick`: results in, a table out."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

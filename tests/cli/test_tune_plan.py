@@ -1,7 +1,5 @@
 """`pallasc tune plan`: points of tuned kernels, those worth measuring in a job."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

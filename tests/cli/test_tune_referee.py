@@ -1,7 +1,5 @@
 """How outputs of points are judged: by reference values, and by the first valid point."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

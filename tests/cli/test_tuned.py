@@ -1,7 +1,5 @@
 """Tuned kernels on the command line: built, locked, bundled, and shown."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pallasc build --watch`: edits of real files; what is compiled is what a plain build compiles."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The text of `--executor`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

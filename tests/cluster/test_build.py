@@ -1,7 +1,5 @@
 """Builds on a cluster: a real scheduler, real workers and real kernels."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The commands of docs/cluster.md, with a port that is free."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from clusters import answers_at, own_port, wait_for
+from commands import captured
 
 from pallasc.cache.store import Store
 
@@ -51,8 +50,7 @@ def followed(commands: str, place: Path, here: dict[str, str]) -> Iterator[list[
 
 
 def run(words: list[str], place: Path, here: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", *words]
-    return subprocess.run(command, cwd=place, env=here, capture_output=True, text=True, check=False)
+    return captured([sys.executable, "-P", "-m", *words], cwd=place, env=here)
 
 
 @pytest.fixture

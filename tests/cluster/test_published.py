@@ -1,7 +1,5 @@
 """Results of workers: published, or rejected because they do not fit."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The files that are sent to a cluster."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Workers that are not honest, or not there: real ones, which answer without compiling."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from pathlib import Path

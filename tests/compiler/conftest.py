@@ -4,12 +4,9 @@ Mosaic supports one architecture per process, and JAX must be imported with pall
 so no test here imports JAX itself.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import output_of
 
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import LaunchPlan
@@ -74,9 +72,7 @@ def build_once(
     output: Path, file: Path, targets: str, *names: str, **options: Any
 ) -> dict[str, Result]:
     """Compile the cases of `file` in a new process."""
-    command = [sys.executable, PROGRAMS / "build.py", output, targets, file, *names]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False, **options)
-    assert answer.returncode == 0, answer.stderr
+    output_of([sys.executable, PROGRAMS / "build.py", output, targets, file, *names], **options)
     return read_results(output)
 
 

@@ -1,7 +1,5 @@
 """Buffers from an executable's allocations: their order, what is dropped, what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

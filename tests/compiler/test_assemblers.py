@@ -1,7 +1,5 @@
 """One assembler makes every cubin, whatever else is installed, on PATH or in the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import captured, output_of
 
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, tool_version
@@ -47,16 +46,8 @@ def assembled(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Ca
         store = tmp_path_factory.mktemp("assembled") / "store"
         shutil.copytree(warm_store.root, store)
         command = [*before, sys.executable, "-P", str(PROGRAM), str(store), *arguments]
-        answer = subprocess.run(
-            command,
-            env={**os.environ, **environment},
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert answer.returncode == 0, answer.stdout + answer.stderr
-        told: Answer = json.loads(answer.stdout.splitlines()[-1])
+        said = output_of(command, env={**os.environ, **environment}, cwd=folder)
+        told: Answer = json.loads(said.splitlines()[-1])
         return told
 
     return run
@@ -79,7 +70,7 @@ def library(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> P
         "--retries", "1", "--disable-pip-version-check", "--dest", str(folder),
         f"{name}=={release}.*",
     ]  # fmt: skip
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    answer = captured(command)
     wheel = next(folder.glob("*.whl"), None)
     if wheel is None:
         lines = (answer.stderr or answer.stdout).strip().splitlines()

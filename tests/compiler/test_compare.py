@@ -1,7 +1,5 @@
 """Comparing results with those of a reference."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From what was translated to an artifact: arrays to buffers, architecture, driver."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The same kernel gives the same bytes and keys: in any folder, at any line, with any hash seed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

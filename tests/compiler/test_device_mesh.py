@@ -1,7 +1,5 @@
 """Kernels over several devices: compiled without them, and their plans say what they need."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

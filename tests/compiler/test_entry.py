@@ -1,7 +1,5 @@
 """Importing what specs name, with errors that say where it failed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

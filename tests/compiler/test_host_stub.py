@@ -4,8 +4,6 @@ The functions are written in LLVM's language here, as Mosaic compiles them: stra
 fills tensor maps and calls a launcher.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What tracing prints: passed on, kept, and small."""
 
-from __future__ import annotations
-
 import random
 import sys
 

@@ -1,7 +1,5 @@
 """Lines of the user's source behind lines of PTX: matching of texts, and stacks of frames."""
 
-from __future__ import annotations
-
 import pytest
 
 from pallasc.compiler.lowering.line_tables import _with_calls, matched, printed_kernels

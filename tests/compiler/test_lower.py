@@ -1,7 +1,5 @@
 """Tracing and lowering: the arguments of a call, and the trees of what goes in and comes out."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Mosaic kernels of each format version, and the refusal of every other."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Functions of a module, replaced for a while."""
 
-from __future__ import annotations
-
 import threading
 from types import SimpleNamespace
 from typing import Any

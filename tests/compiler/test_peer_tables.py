@@ -1,7 +1,5 @@
 """Reading back which memory of its peers a kernel names on the host."""
 
-from __future__ import annotations
-
 import ctypes
 from dataclasses import replace
 from types import SimpleNamespace

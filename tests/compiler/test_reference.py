@@ -1,7 +1,5 @@
 """References run in a separate process, with the kernel's arguments, and give samples for jobs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What no cubin launch can do, or an architecture has not, is refused at the user's own line."""
 
-from __future__ import annotations
-
 from importlib import metadata
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Resources of kernels, against what the assembler reports of their PTX."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from dataclasses import replace

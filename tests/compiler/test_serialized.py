@@ -1,7 +1,5 @@
 """Serialised executables: read whole, and refused where a part does not fit."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tensor maps: what kernels ask for in the words of the driver, and the driver's rules."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The installed compiler: it is found, listed, and refused if it was not tested."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path

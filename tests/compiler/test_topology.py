@@ -1,14 +1,12 @@
 """The description of a GPU that is not there."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from commands import output_of
 
 from pallasc.compiler.lowering.jax_versions import target_config
 from pallasc.specs.gpus import DEFAULT_MODELS, resolve_target
@@ -64,9 +62,6 @@ def test_a_process_without_the_plugin_is_told_what_to_do() -> None:
         "except ToolError as error:\n    print(error)\n"
     )
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    answer = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program],
-        env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert "JAX cannot compile for a GPU in this process:" in answer.stdout
-    assert "Call pallasc.compile before JAX has looked for devices" in answer.stdout
+    said = output_of([sys.executable, "-W", "ignore", "-c", program], env=environment)
+    assert "JAX cannot compile for a GPU in this process:" in said
+    assert "Call pallasc.compile before JAX has looked for devices" in said

@@ -1,7 +1,5 @@
 """Whole functions around kernels: every step, buffer and cubin of their plans."""
 
-from __future__ import annotations
-
 import runpy
 from importlib import metadata
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Thunks of XLA, each made for its test: the steps that they become, and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

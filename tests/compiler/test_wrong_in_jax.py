@@ -1,7 +1,5 @@
 """A build warns about what the JAX in use compiles wrongly, and about nothing else."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from importlib import metadata

@@ -1,7 +1,5 @@
 """The schema that executables are read with, against the descriptors in the installed plugin."""
 
-from __future__ import annotations
-
 import mmap
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Usage: declared.py. Prints JSON: case -> the architectures it is declared for, as they are declared.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

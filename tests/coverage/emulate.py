@@ -3,8 +3,6 @@
 Each device gets its own random arrays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any

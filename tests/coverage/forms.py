@@ -1,7 +1,5 @@
 """Code that kernels share: types of results, expected results, facts of a plan."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arrays in registers, and views of references."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """The module `pl`: ways to call a kernel, over blocks of arrays or over a mesh."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

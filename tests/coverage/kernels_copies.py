@@ -1,7 +1,5 @@
 """Copies between global and shared memory, and all their keywords."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

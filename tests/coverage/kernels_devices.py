@@ -1,7 +1,5 @@
 """Semaphores, and kernels over two devices, whose references take the arrays of both."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

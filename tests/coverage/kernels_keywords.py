@@ -1,7 +1,5 @@
 """Ways into a kernel: every keyword of `plgpu.kernel` and `pl.kernel`, torch, the interpreter."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 from unittest.mock import patch

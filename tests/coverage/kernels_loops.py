@@ -1,7 +1,5 @@
 """Loops, pipelines, and the order of work."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Every field of `CompilerParams`, with a value that is not its default, and its effect."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """The module `pl` in the body of a kernel, and windows of references."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

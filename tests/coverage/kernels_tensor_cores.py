@@ -1,7 +1,5 @@
 """Tensor cores of Hopper and Blackwell, accumulators, and tensor memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Warpgroups, warps, barriers, and clusters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -4,8 +4,6 @@ A gap is a message of JAX, Mosaic, or `ptxas`; a fault is something else than th
 "found" is a finding of the emulation. All are declared. Anything that is not declared is "wrong".
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

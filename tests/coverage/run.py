@@ -9,8 +9,6 @@ second one another. `pallasc inspect` shows the content of `--store`.
 
 # ruff: noqa: E402 - modules of this folder are imported by name, as a spec's own are.
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import inspect

@@ -4,14 +4,11 @@ The first test process that needs them builds every fifteenth kernel for one arc
 with `PALLASC_ALL_COVERAGE=1` every kernel for all of them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
 import runpy
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -20,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from commands import captured, output_of
 
 from pallasc.cache.store import Store
 from pallasc.specs.gpus import DEFAULT_MODELS
@@ -55,7 +53,7 @@ def built(shared: Callable[..., Path], warm_store: Store) -> Path:
         store = shutil.copytree(warm_store.root, folder / "store")
         command = [sys.executable, "-P", FOLDER / "run.py", "--output", folder / "found.json"]
         command += ["--store", store, *([] if ALL else ["--sample"])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = captured(command)
         assert (folder / "found.json").is_file(), done.stderr
 
     return shared("coverage", fill)
@@ -87,15 +85,9 @@ def _kept(name: str, built: Mapping[str, str]) -> dict[str, Any]:
 def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
     runtime = ROOT / "tests" / "runtime"
     path = [str(runtime), os.environ.get("PYTHONPATH", "")]
-    done = subprocess.run(
-        [sys.executable, "-P", runtime / "programs" / "native_stores.py", built / "store"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    command = [sys.executable, "-P", runtime / "programs" / "native_stores.py", built / "store"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    found = json.loads(output_of(command, env=variables))
     assert found["different"] == []
     assert found["artifacts"] > 5
 
@@ -103,15 +95,9 @@ def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
 def test_lines_of_the_source_fit_kernels_of_all_kinds(built: Path) -> None:
     """`bench/lines.py` looks at all of them; here it is one of 99."""
     command = [sys.executable, "-P", ROOT / "bench" / "lines.py", "--step", "99", "--check"]
-    done = subprocess.run(
-        [*command, "--store", built / "store", "--jobs", "1"],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "bench")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "machine code differs with locations: 0 " in done.stdout
+    command += ["--store", built / "store", "--jobs", "1"]
+    said = output_of(command, env={**os.environ, "PYTHONPATH": str(ROOT / "bench")})
+    assert "machine code differs with locations: 0 " in said
 
 
 def test_everywhere_is_everything_that_pallasc_compiles_for() -> None:

@@ -3,8 +3,6 @@
 Nothing here uses the emulator's own arithmetic or NumPy's rounding.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import operator

@@ -4,8 +4,6 @@ Mosaic tiles a matrix by 8 rows of as many bytes as the swizzling has, and TMA e
 chunks of a row by the number of the row in its tile.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What variants are compiled to, with the PTX of XLA's kernels."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 

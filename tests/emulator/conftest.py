@@ -1,7 +1,5 @@
 """The store of the tests of the emulator."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

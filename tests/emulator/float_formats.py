@@ -1,7 +1,5 @@
 """Floating-point formats in rational numbers: patterns, rounding, exact results, comparisons."""
 
-from __future__ import annotations
-
 import math
 import operator
 import random

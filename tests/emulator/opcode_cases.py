@@ -4,8 +4,6 @@
 longest beginning counts. It returns None for what the manual does not have, or has no use for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any

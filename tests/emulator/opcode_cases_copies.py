@@ -1,7 +1,5 @@
 """Cases of asynchronous copies, mbarriers, and what blocks of a cluster do together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

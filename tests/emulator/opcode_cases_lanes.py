@@ -1,7 +1,5 @@
 """Cases of control flow, moves, addresses, and what lanes of a warp tell each other."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

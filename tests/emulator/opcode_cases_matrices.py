@@ -4,8 +4,6 @@ Where elements lie for warpgroups and the tensor core is tested element by eleme
 and `test_tcgen05`; here their products are of ones, so that each result is the length of a row.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cases of loads, stores, atomic operations, and memory of several devices."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

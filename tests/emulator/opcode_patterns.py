@@ -1,7 +1,5 @@
 """Patterns of mnemonics taken apart: what `emulator/instructions/registry.py` says of them."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import Any

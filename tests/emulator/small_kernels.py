@@ -4,8 +4,6 @@ The lines find each thread's number in %t, its block's in %b, the addresses of t
 %a1, …, and in %out the place of the thread's own word of the result, whose start is in %outs.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

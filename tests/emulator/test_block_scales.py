@@ -1,7 +1,5 @@
 """Block-scaled products: scale factors as Mosaic prepares and copies them to tensor memory."""
 
-from __future__ import annotations
-
 import blackwell as bw
 import ml_dtypes
 import numpy as np

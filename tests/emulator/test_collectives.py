@@ -1,7 +1,5 @@
 """JAX's collective kernels on two to four emulated devices: their numbers, and their races."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every deadlock and every loop without an end is told after a while, with its reason."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple

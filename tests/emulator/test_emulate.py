@@ -1,7 +1,5 @@
 """`pallasc.emulate` takes the arguments of the compiled function and returns its results."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from importlib import import_module

@@ -1,7 +1,5 @@
 """What the hardware does not allow is a fault with its instruction, its warp, and a rule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

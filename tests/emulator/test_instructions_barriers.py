@@ -1,7 +1,5 @@
 """Barriers of blocks and clusters, and mbarriers: phases, parity, counts and bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

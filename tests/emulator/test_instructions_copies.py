@@ -1,7 +1,5 @@
 """Asynchronous copies and stores, memory of several devices, launch control, printing."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from opcode_cases_copies import Tensor

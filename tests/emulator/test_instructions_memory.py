@@ -1,7 +1,5 @@
 """Loads, stores and atomic operations: widths, spaces, vectors, and what reaches outside."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from small_kernels import Run, run

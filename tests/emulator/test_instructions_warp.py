@@ -1,7 +1,5 @@
 """What lanes of a warp tell each other, and how they part and join at branches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from small_kernels import run

@@ -1,7 +1,5 @@
 """Variables of a module in global memory: shared by its kernels and launches, and by no other."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pallasc.emulator.machine.machine import Launch, Machine

@@ -1,7 +1,5 @@
 """Every arithmetic instruction with every modifier, against rational numbers and integers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """Approximations stay within the manual's bounds, measured with 60 digits of `decimal`."""
 
-from __future__ import annotations
-
 import math
 from decimal import Decimal, getcontext
 

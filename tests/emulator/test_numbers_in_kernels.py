@@ -1,7 +1,5 @@
 """Operands of arithmetic in the text of a kernel: pairs, three sources, wider registers."""
 
-from __future__ import annotations
-
 import numpy as np
 import small_kernels
 

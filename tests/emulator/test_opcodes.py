@@ -1,7 +1,5 @@
 """Every supported form of instruction is executed, with each of its alternatives."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """Blocks start in the order of the grid, or in a random one that the seed decides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

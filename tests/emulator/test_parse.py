@@ -1,16 +1,9 @@
 """PTX is read whole: scopes, labels, vectors, variables; what is not understood is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from pallasc.emulator.ptx.parse import parse
-from pallasc.emulator.ptx.syntax import (
-    Immediate,
-    Kernel,
-    Label,
-    Place,
-)
+from pallasc.emulator.ptx.syntax import Immediate, Kernel, Label, Place
 from pallasc.errors import UnsupportedError
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"

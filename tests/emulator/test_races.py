@@ -1,7 +1,5 @@
 """Races are found in kernels that lack one synchronisation, and in no kernel that lacks none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

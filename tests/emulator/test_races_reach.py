@@ -1,7 +1,5 @@
 """Races beyond one block: blocks that have ended, scopes, several devices, neighboring bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from small_kernels import Run

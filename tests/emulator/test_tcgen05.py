@@ -1,7 +1,5 @@
 """tcgen05.mma: types, layouts in shared memory, lanes of tensor memory, accumulators, masks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import blackwell as bw

@@ -1,7 +1,5 @@
 """Tensor memory: its columns, what a warp may move to and from it, and copies to it."""
 
-from __future__ import annotations
-
 import math
 
 import blackwell as bw

@@ -1,7 +1,5 @@
 """tcgen05.mma.sp multiplies with a sparse A, whose metadata lies where Mosaic puts it."""
 
-from __future__ import annotations
-
 import blackwell as bw
 import numpy as np
 import pytest

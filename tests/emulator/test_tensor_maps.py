@@ -1,7 +1,5 @@
 """Bulk tensor copies, against loops over the elements of a box written from the manual's words."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -174,13 +172,7 @@ def test_a_map_that_fills_with_nan_writes_the_canonical_one(dtype: str, bits: An
 
 
 # Images of N × H × W × C, windows of kernel × kernel pixels with padding and stride.
-WINDOWS = [
-    (1, (0, 0), 1),
-    (3, (1, 1), 1),
-    (3, (1, 1), 2),
-    (3, (0, 2), 1),
-    (5, (2, 2), 3),
-]
+WINDOWS = [(1, (0, 0), 1), (3, (1, 1), 1), (3, (1, 1), 2), (3, (0, 2), 1), (5, (2, 2), 3)]
 
 
 @pytest.mark.parametrize(("kernel", "padding", "stride"), WINDOWS)

@@ -1,7 +1,5 @@
 """`wgmma`: operands as Mosaic and CUTLASS lay them out, fragments by the manual; numbers."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

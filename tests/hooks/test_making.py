@@ -1,7 +1,5 @@
 """What a build says of the bundles that it makes, and what it does before it signs one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

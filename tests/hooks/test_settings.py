@@ -1,7 +1,5 @@
 """What pyproject.toml may say about bundles, and how a mistake is told."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an sdist carries, so that a wheel can be built from it, and what its build requires."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 
@@ -13,17 +11,9 @@ from pallasc.hooks.bundles import build_requirements, source_files
 from pallasc.hooks.settings import read_settings
 
 FILES = (
-    "kernels.yaml",
-    "other.py",
-    "notes.txt",
-    "made.pallasc",
-    "other.lock",
-    "pallasc.lock",
-    "kernels/matmul.yaml",
-    "kernels/matmul.py",
-    "kernels/tables/tiles.json",
-    "kernels/__pycache__/matmul.cpython-312.pyc",
-    "kernels/.hidden/notes",
+    *("kernels.yaml", "other.py", "notes.txt", "made.pallasc", "other.lock", "pallasc.lock"),
+    *("kernels/matmul.yaml", "kernels/matmul.py", "kernels/tables/tiles.json"),
+    *("kernels/__pycache__/matmul.cpython-312.pyc", "kernels/.hidden/notes"),
     "kernels/kernels.pallasc",
 )
 OF_KERNELS = ["kernels/matmul.py", "kernels/matmul.yaml", "kernels/tables/tiles.json"]

@@ -4,14 +4,11 @@ All files are real, but those of the toolchain are short, so that a case takes m
 case copies the world to a new folder, changes one thing, and calls the real functions.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os
 import shutil
 import site
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from commands import output_of
 
 import pallasc.errors
 from pallasc.cache.manifests import Manifest
@@ -318,14 +316,9 @@ def run_trace(world: World, *kernels: dict[str, Any], **variables: str) -> dict[
     environment = compiling_environment({**os.environ, **variables}, world.tools / "bin")
     spec = world.project / "traced.yaml"
     spec.write_text(json.dumps({**world.spec, "kernels": kernels}), encoding="utf-8")
-    answer = subprocess.run(
-        [sys.executable, "-P", PROGRAMS / "trace.py", spec, world.site,
-         json.dumps(variables)],
-        capture_output=True, text=True, check=False, env=environment,
-    )  # fmt: skip
+    command = [sys.executable, "-P", PROGRAMS / "trace.py", spec, world.site, json.dumps(variables)]
+    manifests: dict[str, Any] = json.loads(output_of(command, env=environment))
     spec.unlink()
-    assert answer.returncode == 0, answer.stderr
-    manifests: dict[str, Any] = json.loads(answer.stdout)
     return manifests
 
 

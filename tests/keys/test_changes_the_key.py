@@ -7,8 +7,6 @@
 * ``twice``: the request key differs, and a manifest under the old one would not fit either
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable

@@ -1,14 +1,12 @@
 """Each variable has one fate: counted, fixed, a place, declared, withheld; files count."""
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import output_of
 
 from pallasc.compiler.toolchain.setup import (
     compiler_variables,
@@ -119,11 +117,8 @@ def test_workers_look_for_modules_where_this_process_does(
         "print(json.dumps(['PYTHONPATH' in found, found.get('PYTHONNOUSERSITE')]))\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONNOUSERSITE"}
-    answer = subprocess.run(
-        [sys.executable, option, "-c", code, json.dumps(sys.path)],
-        capture_output=True, text=True, check=True, env=environment,
-    )  # fmt: skip
-    assert json.loads(answer.stdout) == expected
+    command = [sys.executable, option, "-c", code, json.dumps(sys.path)]
+    assert json.loads(output_of(command, env=environment)) == expected
 
 
 # Files that variables name.

@@ -1,7 +1,5 @@
 """What decides nothing: neither key changes, and the manifest still fits."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

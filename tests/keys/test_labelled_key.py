@@ -1,7 +1,5 @@
 """Keys over labelled fields: what is hashed can be read back, so two sets never give one input."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

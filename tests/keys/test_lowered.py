@@ -1,7 +1,5 @@
 """Action keys and artifacts of real compilations, in two processes with nothing in common."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import output_of
 
 from pallasc.compiler.toolchain.setup import (
     compiler_variables,
@@ -134,11 +133,8 @@ def recorder(folder: Path) -> Path | None:
 def run(place: Path, environment: dict[str, str], cases: list[str], **options: Any) -> Any:
     result = place / "result.json"
     write_all(place / "specs")
-    answer = subprocess.run(
-        [sys.executable, "-P", PROGRAMS / "compile.py", result, place / "specs", *cases],
-        capture_output=True, text=True, check=False, env=environment, **options,
-    )  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
+    command = [sys.executable, "-P", PROGRAMS / "compile.py", result, place / "specs", *cases]
+    output_of(command, env=environment, **options)
     return json.loads(result.read_text())
 
 

@@ -1,7 +1,5 @@
 """What the user's code reads and asks beside modules is recorded for the module that did it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The module `digests`, which tests of this folder import by name."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -6,8 +6,6 @@ the bytes of artifacts are meant to change, or where the toolchain of the tests 
 minutes. A store that is named is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """Library kernels refuse arguments that do not fit, with a message that names them."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 

@@ -5,8 +5,6 @@ bytes are meant to change, `python -P tests/library/digests.py` records them aga
 version of JAX.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from importlib import metadata

@@ -4,8 +4,6 @@
 `test_digests` compiles some of them.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Plans of whole functions give the numbers of plain JAX when they are executed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import compiled_plans

@@ -3,8 +3,6 @@
 Under `plain`, a function runs without kernels, which gives the right numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Fixtures of the tests of reports: variants that are built once, and a report on them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

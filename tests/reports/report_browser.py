@@ -1,7 +1,5 @@
 """A headless Chromium for the tests of the page."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil

@@ -1,7 +1,5 @@
 """A spec with hostile names, and what was made of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import dataclass

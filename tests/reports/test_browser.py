@@ -1,7 +1,5 @@
 """The report in a real browser: what a reader sees, points at, types and clicks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

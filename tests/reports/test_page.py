@@ -1,7 +1,5 @@
 """`pallasc report`: strangers' texts stay text, equal inputs give equal bytes, and the command."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import importlib.util

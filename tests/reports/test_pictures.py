@@ -1,20 +1,11 @@
 """Pictures of plans and tensor maps, plots, and compressed texts of a page."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest
 
 from pallasc.emulator.tensors.descriptors import piece_order
-from pallasc.reports.drawings import (
-    MOST_STEPS,
-    Point,
-    draw,
-    draw_maps,
-    draw_plan,
-    swizzle_rows,
-)
+from pallasc.reports.drawings import MOST_STEPS, Point, draw, draw_maps, draw_plan, swizzle_rows
 from pallasc.reports.page import _environment
 from pallasc.reports.variant import Blocks, unpacked
 from pallasc.specs.artifacts.plan import (

@@ -1,7 +1,5 @@
 """Cubins of `kernels.ptx` from the installed assembler, made once per session and architecture."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The notation of arrays and of their element types."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

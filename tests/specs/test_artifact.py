@@ -1,7 +1,5 @@
 """The artifact and the record of source lines: what comes back, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Rules of budgets: what is read as one, and what it allows."""
 
-from __future__ import annotations
-
 import pytest
 
 from pallasc.specs.resources import Resources, parse_rule, rules_for

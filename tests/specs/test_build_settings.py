@@ -1,7 +1,5 @@
 """`[tool.pallasc]` of `pyproject.toml`, as builds read it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

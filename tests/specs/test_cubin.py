@@ -1,7 +1,5 @@
 """What is read from a cubin, against what the assembler says of it; the driver it needs."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re

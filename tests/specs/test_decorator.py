@@ -1,7 +1,5 @@
 """Python spec files."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

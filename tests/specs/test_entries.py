@@ -1,7 +1,5 @@
 """Entry points, checked without importing, and files that are loaded as modules."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The lock file: what is written, what is read, and how two locks differ."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

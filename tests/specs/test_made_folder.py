@@ -1,7 +1,5 @@
 """A folder that is written as a whole, and never over anybody's work."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """From specs to variants."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """Attributes that are computed when they are asked for, and the garbage collector."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

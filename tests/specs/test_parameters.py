@@ -1,7 +1,5 @@
 """Values of parameters, and what determines a compilation."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any
@@ -14,12 +12,7 @@ from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml
-from pallasc.specs.spec import (
-    Budget,
-    Variant,
-    spec_from_json,
-    spec_to_json,
-)
+from pallasc.specs.spec import Budget, Variant, spec_from_json, spec_to_json
 from pallasc.specs.templates import label_of
 
 SMALL = {"$name": "small", "tile_m": 64, "tile_n": 128}

@@ -1,7 +1,5 @@
 """Text of strangers on terminals and in logs of CI services."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Launch plans: exact through JSON, and refused wherever something in them does not fit."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

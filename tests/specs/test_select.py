@@ -1,7 +1,5 @@
 """Choosing variants."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

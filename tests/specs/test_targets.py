@@ -1,7 +1,5 @@
 """Targets and models."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Text with parameters in braces."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

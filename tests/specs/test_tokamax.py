@@ -1,7 +1,5 @@
 """The script of `examples/tokamax` that writes specs and tables from Tokamax's tables."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -11,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import captured
 from consoles import fits, shown
 
 from pallasc.specs.loading.tuned_table import read_table
@@ -32,7 +31,7 @@ def import_tables(tmp_path: Path) -> Import:
     def import_tables(tables: Tables) -> subprocess.CompletedProcess[str]:
         write_package(tmp_path / "lib", tables)
         command = [sys.executable, "-P", str(SCRIPT), "--from", "lib", "-o", "out"]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return captured(command, cwd=tmp_path)
 
     return import_tables
 

@@ -1,7 +1,5 @@
 """Results of `pallasc tune run`: what is read, what is dropped, what is refused by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

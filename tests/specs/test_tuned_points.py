@@ -1,7 +1,5 @@
 """`tune` of a spec, its table as a file, and the points that the table has built."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable
@@ -19,11 +17,7 @@ from pallasc.specs.loading.tuned_table import (
     write_table,
 )
 from pallasc.specs.loading.yaml_loader import load_specs, load_yaml
-from pallasc.specs.spec import (
-    Variant,
-    spec_from_json,
-    spec_to_json,
-)
+from pallasc.specs.spec import Variant, spec_from_json, spec_to_json
 from pallasc.specs.tuning import Measured, Row, Tuning
 
 DIGEST = "a" * 64

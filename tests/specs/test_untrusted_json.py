@@ -1,7 +1,5 @@
 """JSON from strangers: read within bounds, or refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

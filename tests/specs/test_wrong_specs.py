@@ -6,8 +6,6 @@ on two places, on the file system or on what is installed, which a JSON schema c
 `no data` that no YAML parser gets as far as data.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from importlib import resources

@@ -1,7 +1,5 @@
 """Spec files and folders."""
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from pathlib import Path

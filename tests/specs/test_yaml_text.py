@@ -1,7 +1,5 @@
 """Reading YAML safely, with places and within bounds."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """A package with the structure of Tokamax: made-up tables, and a kernel that compiles."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results of `pallasc tune run`, made up: times of each configuration for each key."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
 """Which configurations are used: few, then fast, and surely near the best."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,21 +1,11 @@
 """What results decide: which rows a table has, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from made_results import (
-    H100,
-    TUNE,
-    all_ids,
-    made_digest,
-    made_lines,
-    made_results,
-    point_id,
-)
+from made_results import H100, TUNE, all_ids, made_digest, made_lines, made_results, point_id
 from msgspec import structs
 
 from pallasc.errors import CorruptError, PallascError, SpecError
@@ -81,10 +71,7 @@ def test_the_order_of_files_and_what_they_are_called_change_nothing() -> None:
 
 
 def test_equal_numbers_of_different_types_are_different_keys() -> None:
-    lines = [
-        *made_lines({1: {64: 1.0, 128: 2.0}}),
-        *made_lines({True: {64: 2.0, 128: 1.0}})[1:],
-    ]
+    lines = [*made_lines({1: {64: 1.0, 128: 2.0}}), *made_lines({True: {64: 2.0, 128: 1.0}})[1:]]
     own = decided(parse_results(b"".join(lines), "r"))
     assert [(row.key, row.use["tile"]) for row in own.rows] == [((1,), 64), ((True,), 128)]
 

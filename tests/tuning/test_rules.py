@@ -1,7 +1,5 @@
 """Points of a key are judged against each other; what is dropped is told with its reason."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,13 +9,7 @@ import pytest
 from pallasc.tuning import plan
 from pallasc.tuning.plan import MOST_MORE_SPILLS, Facts, Point, limit
 
-GOOD = Facts(
-    digest="0" * 64,
-    spill_bytes=0,
-    smem_bytes=100_000,
-    waves=4.0,
-    mbarriers=8,
-)
+GOOD = Facts(digest="0" * 64, spill_bytes=0, smem_bytes=100_000, waves=4.0, mbarriers=8)
 
 
 def _point(name: str, **changed: object) -> Point:

@@ -1,7 +1,5 @@
 """Environments like those of users, with wheels built from a new copy of the project."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 import sysconfig

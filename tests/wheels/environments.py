@@ -1,7 +1,5 @@
 """Environments that tests install wheels into, and what can be told of wheels and folders."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import subprocess
@@ -12,12 +10,15 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PROGRAMS = Path(__file__).parent / "programs"
+BOTH_STREAMS: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+BOTH_STREAMS |= {"text": True, "check": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +40,8 @@ class Environment:
         self, *arguments: str | Path, cwd: Path, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run Python here; both streams come back as one."""
-        return subprocess.run(
-            [self.python, *arguments],
-            cwd=cwd,
-            env={**self.variables, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        env = {**self.variables, **variables}
+        return subprocess.run([self.python, *arguments], cwd=cwd, env=env, **BOTH_STREAMS)
 
     def succeed(self, *arguments: str | Path, cwd: Path, **variables: str) -> str:
         """Run Python here; return what it prints."""
@@ -59,14 +53,7 @@ class Environment:
         """Install wheels, or projects with `-e`, without their dependencies."""
         pip = [sys.executable, "-P", "-m", "pip", "--python", str(self.python), "install"]
         flags = ["--no-deps", "--no-index", "--no-build-isolation", "--no-compile", "--quiet"]
-        done = subprocess.run(
-            [*pip, *flags, *what],
-            env=dict(self.variables),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        done = subprocess.run([*pip, *flags, *what], env=dict(self.variables), **BOTH_STREAMS)
         assert done.returncode == 0, done.stdout
 
     def link(self, distributions: Iterable[str]) -> None:

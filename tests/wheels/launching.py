@@ -1,7 +1,5 @@
 """Launch what is installed in an environment, on the stand-in driver."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

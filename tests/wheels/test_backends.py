@@ -1,7 +1,5 @@
 """Both build backends make the same bundle, install for development, and refuse alike."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

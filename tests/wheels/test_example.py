@@ -1,7 +1,5 @@
 """The example's wheel, built from a fresh copy, launches kernels where there is no JAX."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 import zipfile

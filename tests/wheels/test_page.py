@@ -1,7 +1,5 @@
 """What docs/wheels.md shows is true where pallasc is installed: its commands run in the example."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from consoles import fits, shown
-from environments import EXAMPLES, ROOT, Environment
+from environments import BOTH_STREAMS, EXAMPLES, ROOT, Environment
 
 PAGE = ROOT / "docs" / "wheels.md"
 BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -41,15 +39,9 @@ def shell(builder: Environment, tmp_path: Path) -> Callable[..., subprocess.Comp
 
     def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         path = os.pathsep.join([str(tools), os.environ["PATH"]])
-        return subprocess.run(
-            ["bash", "-o", "pipefail", "-c", command],
-            cwd=folder,
-            env={**builder.variables, "PATH": path},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        env = {**builder.variables, "PATH": path}
+        shell = ["bash", "-o", "pipefail", "-c", command]
+        return subprocess.run(shell, cwd=folder, env=env, **BOTH_STREAMS)
 
     return run
 

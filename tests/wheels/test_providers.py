@@ -1,7 +1,5 @@
 """A library without kernels, and wheels that bring them for one architecture each."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ and its exit code; `tests/specs/wrong` has more that can be wrong inside a spec.
 messages, `python tests/wrong/test_wrong_commands.py` writes them again.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -7,8 +7,6 @@ compiled by one run of the command line. After a change of messages,
 `python tests/wrong/test_wrong_kernels.py` writes the texts for the JAX at hand.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """One folder with programs, two machine files, and a cache that `pallasc warm` filled."""
 
-from __future__ import annotations
-
 import shutil
 
 import jax

@@ -1,7 +1,5 @@
 """Mistakes and damage: clear errors, and never an executable that a machine cannot run."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import random

@@ -1,7 +1,5 @@
 """The files of `examples/warm/`, which docs/warm.md shows, do what the page says."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

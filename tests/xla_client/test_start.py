@@ -1,7 +1,5 @@
 """Unmodified programs start from a filled cache, and compile nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

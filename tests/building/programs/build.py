@@ -1,7 +1,5 @@
 """Build spec files; print status and digest of each variant as JSON: build.py STORE JOBS SPEC..."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -3,8 +3,6 @@
 compile_here.py STORE
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

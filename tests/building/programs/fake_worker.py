@@ -6,8 +6,6 @@ code sees the descriptor `answers`, the `channel`, and a dictionary `kept` that 
 worker.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

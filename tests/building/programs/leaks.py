@@ -6,8 +6,6 @@ by name, the value of the expression alone, after the first module where nothing
 after it where the process is fit for another variant; null for the last if it is retired.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

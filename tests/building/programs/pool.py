@@ -1,7 +1,5 @@
 """Run a pool of one fake worker, say what it says, and wait to be killed: pool.py CODE."""
 
-from __future__ import annotations
-
 import json
 import sys
 

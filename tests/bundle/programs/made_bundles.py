@@ -1,7 +1,5 @@
 """Made-up artifacts and cubins: valid in every respect that a bundle looks at, and small."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Mapping, Sequence

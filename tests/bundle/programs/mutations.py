@@ -5,8 +5,6 @@ CorruptError. *Forgery* changes a part behind its digests and makes all digests 
 may come out but a crash, another exception, or much time or memory.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import random

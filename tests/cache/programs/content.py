@@ -1,8 +1,6 @@
 """What the test programs publish: from a number follow key, artifact and blobs, so that any
 other answer of the store is recognised as wrong."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

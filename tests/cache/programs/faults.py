@@ -5,8 +5,6 @@ Prints JSON: the cases in which something really was spoilt, how many calls of e
 and everything that was wrong. A case in which nothing was spoilt does not count.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

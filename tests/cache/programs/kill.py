@@ -4,8 +4,6 @@ Usage: kill.py ROOT KILLS SEED. Prints JSON: how many kills there were, how many
 the middle of its work, and everything that was wrong. It goes on until enough have hit.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

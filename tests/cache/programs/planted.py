@@ -3,8 +3,6 @@
 Usage: planted.py, as root. Prints JSON: how many were tried, and everything that was wrong.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -4,8 +4,6 @@ Usage: race.py ROOT PROCESSES OPERATIONS. Prints JSON: hits, puts, packs, blobs 
 unverified hit, and everything that was wrong.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

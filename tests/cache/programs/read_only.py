@@ -3,8 +3,6 @@
 Usage: read_only.py ROOT. Prints JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

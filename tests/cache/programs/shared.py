@@ -3,8 +3,6 @@
 Usage: shared.py, as root. Prints JSON: the steps that were done, and everything that was wrong.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Do things in processes of their own, all at the same moment."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ replaces every answer, or the answers for packs alone. The server is a process o
 the memory is only the memory of the build.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import hashlib

@@ -4,8 +4,6 @@
 forked from this one, so that it is busy with the transfer from its first moment on.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -3,8 +3,6 @@
 The commands are those of docs/remote.md. None listens to anything but 127.0.0.1.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import email.utils

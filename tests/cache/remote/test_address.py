@@ -1,7 +1,5 @@
 """URLs of remotes: taken apart, refused, and never shown with what they may hold of credentials."""
 
-from __future__ import annotations
-
 import pytest
 
 from pallasc.cache.remote.settings import parse_address, read_settings

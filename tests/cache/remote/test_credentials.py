@@ -1,7 +1,5 @@
 """Credentials: found where the clouds' own tools have them, and shown nowhere."""
 
-from __future__ import annotations
-
 import base64
 import traceback
 from pathlib import Path

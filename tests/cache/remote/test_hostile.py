@@ -1,21 +1,19 @@
 """Hostile servers, damaged remotes, and kills: `hostile.py` and `kills.py`, in own processes."""
 
-from __future__ import annotations
-
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+from commands import output_of
 
 
 def test_no_answer_and_no_damaged_file_makes_a_build_wrong_slow_or_large() -> None:
     script = Path(__file__).with_name("hostile.py")
     options = ["--json", "--mutations", "40", "--patience", "0.4"]
     command = [sys.executable, "-W", "ignore", str(script), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
-    assert "secret" not in done.stdout
+    said = output_of(command, timeout=900)
+    rows = json.loads(said)
+    assert "secret" not in said
     assert len(rows) > 70
     assert [row for row in rows if row["wrong"]] == []
     assert [row for row in rows if row["growth_bytes"] > 64 * 2**20] == []
@@ -35,8 +33,6 @@ print(json.dumps([outcome.kills, outcome.wrong]))
 def test_all_stores_verify_after_kills(fast_folder: Path) -> None:
     here = Path(__file__).parent
     command = [sys.executable, "-c", _PROGRAM, str(here), str(fast_folder), "30", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr
-    kills, wrong = json.loads(done.stdout)
+    kills, wrong = json.loads(output_of(command, timeout=900))
     assert wrong == []
     assert min(kills.values()) >= 10

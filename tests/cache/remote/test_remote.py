@@ -1,7 +1,5 @@
 """A remote as builds and commands use it: what one machine compiled, another one finds."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +20,6 @@ from variants import (
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.remote.remote import MOST_PACKS, Remote, prune, pull, push, survey, verify
-from pallasc.cache.remote.session import RemoteError
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.transfer import catalog_name, pack_name
 from pallasc.cache.store import Store
@@ -228,11 +225,3 @@ def test_a_catalog_that_is_full_loses_its_oldest_packs(
         upload(settings, store, [put(store, number)])
     found, _ = download(settings, other, [request_key(n) for n in range(5)])
     assert sorted(found) == sorted(request_key(n) for n in (2, 3, 4))
-
-
-def test_a_command_fails_where_the_remote_fails(
-    settings: RemoteSettings, store: Store, there: Path
-) -> None:
-    there.write_text("a file, not a folder")
-    with pytest.raises(RemoteError):
-        push(settings, store, {NAMESPACE: fill(store, range(1))})

@@ -1,7 +1,5 @@
 """The same promises on real servers of every kind."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Variants in a store, and builds with a remote that compile nothing."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 

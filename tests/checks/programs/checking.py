@@ -1,7 +1,5 @@
 """Kernels, specs and runs of `pallasc check`, for the tests of checks."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

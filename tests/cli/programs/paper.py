@@ -1,7 +1,5 @@
 """A model of a terminal, as far as the live display uses one."""
 
-from __future__ import annotations
-
 import re
 
 _PIECE = re.compile(r"\x1b\[(?P<code>\d*(?:;\d+)*)(?P<what>[AKm])|(?P<letter>[^\x1b])", re.DOTALL)

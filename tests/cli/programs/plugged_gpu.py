@@ -1,7 +1,5 @@
 """The stand-in driver of tests/runtime for tests of the command line, in this process."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Results of a build that never was, and a clock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from pallasc.compiler.builds.report import Event, Report, VariantResult

@@ -4,8 +4,6 @@ The file is `$BEHAVIOR`; without it, the worker is honest. Each variant adds a l
 `$BEHAVIOR.log`.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Real clusters for tests: a scheduler and workers of dask, each a process, on the loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

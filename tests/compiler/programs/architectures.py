@@ -1,7 +1,5 @@
 """Kernels that only some architectures can run; `# HERE name` marks the line to be shown."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

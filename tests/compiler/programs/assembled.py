@@ -5,8 +5,6 @@ artifact's digest or the error, the tools that made each cubin, and the bytes th
 PATH is as it was.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

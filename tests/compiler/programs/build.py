@@ -6,8 +6,6 @@ serialised executable and key, or its error. Bytes are in base64. TARGETS are jo
 commas; the second is there to be refused.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

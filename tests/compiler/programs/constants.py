@@ -1,7 +1,5 @@
 """One constant array of each dtype."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """Functions that ask JAX for the device they are compiled for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

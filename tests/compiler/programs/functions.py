@@ -1,7 +1,5 @@
 """Functions around kernels whose plans are looked at step by step."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import jax

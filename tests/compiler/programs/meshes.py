@@ -1,7 +1,5 @@
 """Kernels over several devices; `tests/emulator` executes JAX's own."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Functions with steps that no cubin launch can do; `# HERE name` marks the line to be shown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

@@ -1,7 +1,5 @@
 """Kernels whose resources are compared with the assembler's report."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax

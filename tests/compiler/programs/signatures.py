@@ -1,7 +1,5 @@
 """Functions whose arguments and results have every form of pytree."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections import OrderedDict

@@ -3,8 +3,6 @@
 A case is FOLDER/ENTRY|ARRAY|STATIC|TARGET|compile; the last part may be missing.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

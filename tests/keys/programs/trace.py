@@ -4,8 +4,6 @@ trace.py SPEC FAKE_SITE VARIABLES: records imports and reads, imports entry poin
 arguments, calls each function with plain numbers, and asks for the sources that it reached.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import site

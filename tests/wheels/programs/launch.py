@@ -5,8 +5,6 @@ function, and numpy is the device. Standard output gets a JSON object: kernel ->
 and whether it got the arrays that it was to get and gave what the device wrote.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

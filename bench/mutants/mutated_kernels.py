@@ -5,8 +5,6 @@ persistent kernels have as many blocks as a GPU has multiprocessors; here they h
 block has more than one tile.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A mutant is named kernel/function:line:operator. Edits keep the number of every 
 a line of a mutant is the same line of its source.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

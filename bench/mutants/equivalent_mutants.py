@@ -3,8 +3,6 @@
 Those whose code is that of the unchanged kernel, byte for byte, are found without a list.
 """
 
-from __future__ import annotations
-
 import re
 
 from kernel_mutants import Case

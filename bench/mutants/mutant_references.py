@@ -3,8 +3,6 @@
 The functions take arrays of numpy or JAX: they are references of specs, too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

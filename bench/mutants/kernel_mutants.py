@@ -5,8 +5,6 @@ a user's. Artifacts and results are kept in the store of the folder, so that wha
 goes on where it was.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess
