@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import mutant_references as references
 import numpy as np
+import references
 from kernel_mutations import Mutant, mutants, sample
 from mutated_kernels import Subject
 
@@ -105,7 +105,7 @@ def cases(chosen: Iterable[Subject], *, most: int = 99) -> Iterator[Case]:
 def write(folder: Path, subject: Subject, wanted: Sequence[Case]) -> Path:
     """Write the modules of cases of a subject, its inputs and a spec; return the spec."""
     own = Path(references.__file__).read_text(encoding="utf-8")
-    (folder / "mutant_references.py").write_text(own, encoding="utf-8")
+    (folder / "references.py").write_text(own, encoding="utf-8")
     np.savez(folder / f"{subject.name}.npz", **subject.inputs())  # type: ignore[arg-type]
     rtol, atol = subject.tolerance
     kernels = []
@@ -117,7 +117,7 @@ def write(folder: Path, subject: Subject, wanted: Sequence[Case]) -> Path:
             "args": dict(subject.args),
             "static": dict(subject.static),
             "targets": [subject.target],
-            "reference": f"mutant_references:{subject.reference}",
+            "reference": f"references:{subject.reference}",
         }
         kernels.append({**kernel, "tolerance": {"rtol": rtol, "atol": atol}})
     path = folder / f"spec_{subject.name}.yaml"

@@ -30,7 +30,7 @@ class Subject:
         args: its arrays.
         static: other arguments.
         target: what it is compiled for.
-        reference: the function of `mutant_references` with right numbers.
+        reference: the function of `references` with right numbers.
         changes: texts of the source and what they become, for small sizes.
         own: functions inside that synchronise.
         swaps: barriers that mutants exchange.

@@ -11,9 +11,9 @@ from typing import Any
 
 import emulated
 import made
-import mutant_references as references
 import numpy as np
 import pytest
+import references
 import standin as control
 from bundle_files import build_with_ptx
 

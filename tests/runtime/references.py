@@ -1,4 +1,4 @@
-"""What the kernels under mutation must give, computed by numpy in float32 or wider.
+"""Correct results of the library's kernels, computed by numpy in float32 or wider.
 
 The functions take arrays of numpy or JAX: they are references of specs, too.
 """
