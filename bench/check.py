@@ -28,8 +28,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-BENCH = Path(__file__).resolve().parent
-sys.path[:0] = [str(BENCH / "mutants"), str(BENCH.parent / "tests" / "runtime")]
+sys.path.insert(0, str(Path(__file__).resolve().parent / "mutants"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"))
 
 import warm_check
 from equivalent_mutants import reason
