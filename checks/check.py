@@ -237,11 +237,13 @@ def run_jobs(
         events: callbacks for progress.
 
     Raises:
-        ToolError: a worker cannot be started.
+        ToolError: a worker cannot be started, or numpy or ml_dtypes is not installed.
     """
+    from pallasc.checks.emulate import check_installed
     from pallasc.compiler.toolchain.setup import settled
     from pallasc.compiler.workers.pool import Pool, find_capacity
 
+    check_installed()
     capacity = find_capacity()
     count = limits.jobs or capacity.jobs(len(jobs))
     memory = limits.memory_bytes
@@ -423,7 +425,7 @@ class Checking:
         """Run the levels whose results are not in the store.
 
         Raises:
-            ToolError: a worker cannot be started.
+            ToolError: as for `run_jobs`.
         """
         try:
             if self._jobs:

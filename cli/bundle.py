@@ -174,7 +174,7 @@ def _created_json(made: BundleResult) -> dict[str, object]:
 
 
 @command.command("merge", cls=Command, short_help="Merge several bundles into one.")
-@options.files_argument
+@options.bundles_argument
 @bundle_option
 @options.bundle_selection_options
 @options.flag("--strip-lines", "Omit source lines.")
@@ -281,7 +281,7 @@ def _conflicts(choices: Sequence[Chosen]) -> list[str]:
 
 
 @command.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
-@options.file_argument
+@options.bundle_argument
 @click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
 @options.output_option("FOLDER", "Folder to write; an unmodified earlier export is replaced.")
 @options.option(
@@ -371,7 +371,7 @@ def export_command(
 
 
 @command.command("show", cls=Command, short_help="Show a bundle, or one of its variants.")
-@options.file_argument
+@options.bundle_argument
 @click.argument("name", required=False)
 @options.json_option("everything")
 def show_command(file: Path, name: str | None, as_json: bool) -> int:

@@ -45,7 +45,7 @@ def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | N
 @click.command(
     "verify", cls=Command, short_help="Verify a bundle, and check that it is ready for release."
 )
-@options.file_argument
+@options.bundle_argument
 @options.option(
     "--key",
     "KEY",
@@ -248,7 +248,7 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
 
 
 @click.command("sign", cls=Command, short_help="Sign bundles with a private key.")
-@options.files_argument
+@options.bundles_argument
 @options.option(
     "--key",
     "KEY",

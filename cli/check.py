@@ -87,9 +87,9 @@ def command(
     as late as the kernel's waits allow; then the order is random. Without source, this level still
     finds faults, races, deadlocks, and uninitialized results.
 
-    The exit code is 1 if there are findings, and 4 if no level could check any variant. After
-    Ctrl-C or SIGTERM, the exit code is 130, and reports list the results so far and the variants
-    that were not checked.
+    The exit code is 1 if there are findings, and 4 if no level could check any variant, or if numpy
+    or ml_dtypes is missing. After Ctrl-C or SIGTERM, the exit code is 130, and reports list the
+    results so far and the variants that were not checked.
 
     Examples:
       pallasc check kernels.yaml

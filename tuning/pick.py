@@ -265,13 +265,17 @@ def _contests(files: Sequence[Results]) -> dict[ContestKey, Contest]:
     """Return the contests of all files.
 
     Raises:
-        SpecError: two files have results of one key.
+        SpecError: two files have results of one key, or a file is given twice.
     """
     contests: dict[ContestKey, Contest] = {}
     for file in files:
-        if twice := next((file.contests[key] for key in file.contests if key in contests), None):
+        if key := next((key for key in file.contests if key in contests), None):
+            other = next(own.file for own in files if key in own.contests)
+            if other == file.file:
+                raise SpecError(f"{other} is given twice.", hint="Give each file of results once.")
+            twice = contests[key]
             raise SpecError(
-                f"{file.file} and another file have results of {twice.kernel}, key "
+                f"{other} and {file.file} have results of {twice.kernel}, key "
                 f"{canonical_text(list(twice.key))}.",
                 hint="Give one of them; rows of keys that it lacks stay in the table.",
             )

@@ -88,8 +88,33 @@ def specs_argument(*, required: bool = True) -> Callable[[F], F]:
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
-file_argument = click.argument("file", type=PATH, metavar="FILE")
 files_argument = click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE...")
+
+
+def only_bundles(kind: str, command: str) -> Callable[..., Any]:
+    """Return an argument callback that raises SpecError for a file that is not a bundle.
+
+    Args:
+        kind: kind of bundle, for the message.
+        command: command that writes one, for the hint.
+    """
+
+    def callback(ctx: click.Context, _: click.Parameter, given: Any) -> Any:
+        from pallasc.specs.bundle.format import is_bundle
+
+        for file in given if isinstance(given, tuple) else (given,):
+            if not ctx.resilient_parsing and file.is_file() and not is_bundle(file):
+                raise SpecError(f"{file} is not a {kind}.", hint=f"Make a {kind}: {command}")
+        return given
+
+    return callback
+
+
+_BUNDLES = only_bundles("bundle", "pallasc bundle create SPECS -o kernels.pallasc")
+bundle_argument = click.argument("file", type=PATH, metavar="FILE", callback=_BUNDLES)
+bundles_argument = click.argument(
+    "files", nargs=-1, required=True, type=PATH, metavar="FILE...", callback=_BUNDLES
+)
 
 
 def json_option(what: str) -> Callable[[F], F]:

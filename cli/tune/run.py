@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import F, count_option, json_option, quiet_option
+from pallasc.cli.arguments.options import F, count_option, json_option, only_bundles, quiet_option
 from pallasc.cli.output.text import count, echo, fields, json_text
 from pallasc.specs.spelling import one_line
 from pallasc.specs.tuning import use_text
@@ -35,7 +35,12 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
 
 
 @click.command("run", cls=Command, short_help="Measure the points of a job on the GPU.")
-@click.argument("job", type=click.Path(path_type=Path), metavar="JOB")
+@click.argument(
+    "job",
+    type=click.Path(path_type=Path),
+    metavar="JOB",
+    callback=only_bundles("job", "pallasc tune plan SPECS -o job.pallasc"),
+)
 @click.option(
     "-o",
     "--output",

@@ -39,6 +39,7 @@ from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job,
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
 from pallasc.compiler.lowering.lower import Job
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
 from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import (
@@ -48,7 +49,14 @@ from pallasc.compiler.workers.diagnostics import (
     stored_for_action,
 )
 from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, Reply
-from pallasc.errors import CompileError, PallascError, SpecError, message_of, summary_of
+from pallasc.errors import (
+    CompileError,
+    PallascError,
+    SpecError,
+    ToolError,
+    message_of,
+    summary_of,
+)
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry, module_name
@@ -91,6 +99,21 @@ def _import_compiler() -> None:
     del cramjam, jax, llvmlite, text_format
 
 
+_INSTALLED_WITH_JAX = ("jax", "jaxlib", "numpy", "ml_dtypes")
+
+
+def _lacking_jax(error: PallascError) -> ToolError | None:
+    """Return the error that says how to install JAX, if a spec imports it and it is missing."""
+    cause = error.__cause__
+    if isinstance(cause, ModuleNotFoundError) and cause.name in _INSTALLED_WITH_JAX:
+        try:
+            find_toolchain()
+        except ToolError as lacking:
+            lacking.location = error.location
+            return lacking
+    return None
+
+
 def _collect(request: messages.Collect) -> Reply:
     from pallasc.specs.loading.decorator import collect_python
 
@@ -107,6 +130,7 @@ def _collect(request: messages.Collect) -> Reply:
             specs = collect_python(file, shown=request.path)
         except PallascError as error:
             missed = missed_of([name], folder, ())
+            error = _lacking_jax(error) or error
             return Failed.because_of(error, diagnostics=listener.diagnostics(), missed=missed)
         diagnostics = listener.diagnostics()
     tables = [spec.table for spec in specs if spec.table]

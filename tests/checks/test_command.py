@@ -230,6 +230,21 @@ def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
     assert caught.value.hint == 'Install it with: pip install "pallasc[cuda13]"'
 
 
+def test_without_numpy_stored_results_are_shown_and_others_say_what_to_install(
+    again: Path, checking: Any
+) -> None:
+    hidden = "import sys; sys.modules['numpy'] = None; from pallasc.cli.main import main; "
+    start = ("-c", f"{hidden}sys.exit(main())")
+    words = ("check", "spec.yaml", "-k", "name=sound", "--level", "interpreter")
+    assert checking.pallasc(again, *words, start=start).code == 0
+    ran = checking.pallasc(again, *words, "--seed", "7", start=start)
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.endswith(
+        "error: emulation requires numpy, not installed in this Python.\n"
+        "  Run pip install pallasc[emulate].\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -170,7 +170,14 @@ def test_a_bundle_and_a_lock_file_are_compared(
 def test_what_is_no_bundle_is_refused(run: Any, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     rest = {"merge": ("-o", tmp_path / "out")}
+    (tmp_path / "text.pallasc").write_text("hello")
     for action in ("show", "verify", "merge"):
-        assert run("bundle", action, tmp_path / "text", *rest.get(action, ())).code == 5
+        refused = run("bundle", action, tmp_path / "text", *rest.get(action, ()))
+        assert (refused.code, refused.err) == (
+            2,
+            f"error: {tmp_path / 'text'} is not a bundle.\n"
+            "  Make a bundle: pallasc bundle create SPECS -o kernels.pallasc\n",
+        )
+        assert run("bundle", action, tmp_path / "text.pallasc", *rest.get(action, ())).code == 5
         assert run("bundle", action, tmp_path / "nothing", *rest.get(action, ())).code == 2
     assert not (tmp_path / "out").exists()

@@ -204,9 +204,15 @@ def test_a_job_for_other_gpus_is_refused(refused: Any, runtime: Any, tmp_path: P
     assert "has nothing for GPU 0 (Stand-in B200, sm_100): its points are for sm_90a." in text
 
 
-def test_a_bundle_that_is_no_job_is_refused(refused: Any, tmp_path: Path) -> None:
+def test_what_is_no_job_is_refused(refused: Any, tmp_path: Path) -> None:
     import bundle_files
 
+    spec = tmp_path / "kernels.yaml"
+    spec.write_text("schema: 1\n")
+    assert refused(tmp_path / "results.jsonl", spec) == (
+        2,
+        f"error: {spec} is not a job.\n  Make a job: pallasc tune plan SPECS -o job.pallasc\n",
+    )
     job = bundle_files.write_bundle(tmp_path / "kernels.pallasc", "h100-sxm")
     code, text = refused(tmp_path / "results.jsonl", job)
     assert code == 2

@@ -171,7 +171,8 @@ REFUSED: list[tuple[list[Results], str]] = [
     ([made_results(TIMES, start=B200)],
      "was measured on b200, and its points are compiled for h100-sxm"),
     ([made_results(TIMES), made_results({256: TIMES[256]}, "rest.jsonl")],
-     "rest.jsonl and another file have results of matmul, key [256]"),
+     "results.jsonl and rest.jsonl have results of matmul, key [256]"),
+    ([made_results(TIMES), made_results(TIMES)], "results.jsonl is given twice.\n  Give each file"),
     ([made_results(TIMES, start=UNKNOWN)], "which is no model of a GPU that pallasc knows"),
 ]  # fmt: skip
 

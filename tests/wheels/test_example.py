@@ -23,6 +23,18 @@ def test_the_wheel_launches_every_kernel_where_there_is_no_jax(
     check_launched(launch(user, standin, "fused_ops", "sm_90a", "9.0"), KERNELS, "h100-sxm")
 
 
+def test_a_spec_that_imports_jax_says_what_to_install_where_there_is_no_jax(
+    user: Environment, tmp_path: Path
+) -> None:
+    (tmp_path / "spec.py").write_text("import pallasc\nimport jax.numpy as jnp\n")
+    built = user.run("-P", "-m", "pallasc", "build", "spec.py", cwd=tmp_path)
+    assert (built.returncode, built.stdout) == (
+        4,
+        "error: spec.py:2: No CUDA plugin for JAX is installed, so nothing can be compiled.\n"
+        '  Install it with: pip install "pallasc[cuda13]"\n',
+    )
+
+
 def test_the_wheel_is_pure_and_has_the_whole_bundle_and_no_sources_of_kernels(
     example_wheel: Path,
 ) -> None:
