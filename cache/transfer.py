@@ -221,11 +221,16 @@ def import_file(store: Store, file: Path) -> Imported:
     try:
         _publish(store, pack, artifacts, manifests, imported)
     except OSError as error:
-        raise ToolError(
-            f"the store {store.root} cannot be written: {store.not_written(error)}.",
-            hint="Name another store with --store or PALLASC_CACHE_DIR.",
-        ) from error
+        raise unwritable(store, error) from error
     return imported
+
+
+def unwritable(store: Store, error: OSError) -> ToolError:
+    """Return the error for a store that cannot be written."""
+    return ToolError(
+        f"the store {store.root} cannot be written: {store.not_written(error)}.",
+        hint="Name another store with --store or PALLASC_CACHE_DIR.",
+    )
 
 
 class _Artifact(NamedTuple):

@@ -131,6 +131,9 @@ def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: b
     rows = [{**each._asdict(), "here": each.namespace in here} for each in found]
     url = settings.address.text
     lines = [url, _namespaces(found, time.time())]
+    if faults is not None:
+        packs = count(sum(each.packs for each in found), "pack")
+        lines.append(f"verified {packs}: {count(len(faults), 'fault')}")
     data = {"url": url, "namespaces": rows, "faults": faults}
     print_result(data, lines, as_json=as_json, warnings=faults or ())
     return CorruptError.exit_code if faults else 0
@@ -204,9 +207,11 @@ _REASONS = {
 @options.flag("--all", "Remove all entries and reset the statistics.", parameter="everything")
 @options.option(
     "--remote",
-    "URL",
-    "Prune this remote store instead: remove packs unused for --age, then the least recently used "
-    "until the rest fits --size.",
+    "[URL]",
+    "Prune a remote store instead: remove packs unused for --age, then the least recently used "
+    "until the rest fits --size. Default: $PALLASC_REMOTE, or remote in [tool.pallasc].",
+    is_flag=False,
+    flag_value="",
 )
 @options.file_option("--keep", "Keep the artifacts in this lock file; repeatable.", multiple=True)
 @options.store_option
@@ -229,8 +234,10 @@ def prune_command(
     why. With --all, only artifacts in use by running builds are kept. The exit code is 4 if
     anything cannot be read or removed.
 
-    To prune a remote store, use --remote with --size or --age. If its server supports lifecycle
-    rules, prefer them. Packs that no catalog (index) lists are removed after a day. If a catalog is
+    To prune a remote store, use --remote with --size or --age. Only builds that may write to it
+    record which packs they use; a pack that is only read becomes old. If its server supports
+    lifecycle rules, prefer them. A plain web server cannot list packs, and so cannot be pruned;
+    WebDAV servers can. Packs that no catalog (index) lists are removed after a day. If a catalog is
     damaged, its packs are kept and the exit code is 4.
 
     Examples:
@@ -280,7 +287,7 @@ def _prune_remote(
 
     Raises:
         click.UsageError: neither limit is given.
-        SpecError: the URL or a limit is invalid.
+        SpecError: no remote store is named, or the URL or a limit is invalid.
         RemoteError: the remote store fails, or can neither list nor delete.
     """
     from pallasc.cache.evict import parse_age, parse_size
@@ -288,7 +295,7 @@ def _prune_remote(
 
     if size is None and age is None:
         raise click.UsageError("--remote needs --size or --age.")
-    settings = transfer.required_settings(url)
+    settings = transfer.required_settings(url or None)
     done = prune_packs(
         settings,
         max_age_s=None if age is None else parse_age(age, what="--age"),

@@ -105,9 +105,9 @@ def _report_moved(
     print_warnings([f"refused: {text}" for text in stats.refused], stats.refusals)
     print_warnings([f"not deterministic: {text}" for text in stats.conflicts])
     counted = ", ".join([moved, *(f"{number:,} {what}" for number, what in parts if number)])
+    sent = f"{stats.bytes_written:,} bytes sent, " if stats.bytes_written else ""
     line = (
-        f"{counted}: {stats.bytes_written:,} bytes written, {stats.bytes_read:,} bytes read, "
-        f"{count(stats.requests, 'request')}"
+        f"{counted}: {sent}{stats.bytes_read:,} bytes received, {count(stats.requests, 'request')}"
     )
     data = {**data, "present": done.present, **stats.to_json()}
     print_result(data, [line], as_json=as_json)
@@ -280,14 +280,17 @@ def push_command(
 @options.json_option("the result")
 def pull_command(
     every: bool, store_root: Path | None, settings: RemoteSettings, as_json: bool
-) -> None:
+) -> int:
     """Fetch all variants for the installed toolchain from the remote store into the store.
 
     A build with --remote automatically fetches the variants that it needs. Use pull on machines
     that cannot reach the remote store later. Everything is verified; signatures are required if
     PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed is set. Variants with paths of another machine
-    are rejected. The next build checks for changed sources. The exit code is 4 if the remote store
-    cannot be read.
+    are refused. The next build checks for changed sources.
+
+    The exit code is 4 if the remote store cannot be read or the store cannot be written, and 5 if
+    anything was refused (missing packs, damaged or unsigned entries) or artifacts differ. The other
+    variants are stored.
 
     Examples:
       pallasc cache pull --remote gs://bucket/kernels
@@ -311,3 +314,4 @@ def pull_command(
         moved = "the remote store has no variants to fetch"
     data = {"brought": done.moved, "absent": done.left}
     _report_moved(done, moved, [(done.left, "could not be fetched")], data, as_json=as_json)
+    return CorruptError.exit_code if done.stats.refusals or done.stats.conflicts else 0

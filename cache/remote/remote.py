@@ -254,6 +254,7 @@ def pull(
     Raises:
         RemoteError: the remote fails, or cannot be listed.
         SpecError, ToolError: signatures are required, and a key cannot be used.
+        ToolError: the store cannot be written.
     """
     trust = _trust(settings, environ)
     present = left = 0

@@ -10,9 +10,9 @@ obstore reads the body of an error response without a limit. So the memory of th
 watched during requests, and a request that makes it grow by `MOST_GROWTH_BYTES` ends the session.
 
 obstore's messages quote addresses, headers, and responses, which may contain credentials. An error
-raised here consists of words from this module, numbers, and names that match a pattern, and has no
-other exception attached. Credentials come from the environment variables that obstore reads; for
-HTTP, from the user and password of the URL, else from PALLASC_REMOTE_TOKEN, a bearer token.
+raised here consists of words from this module, numbers, and known names, and has no other exception
+attached. Credentials come from the environment variables that obstore reads; for HTTP, from the
+user and password of the URL, else from PALLASC_REMOTE_TOKEN, a bearer token.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -342,7 +343,9 @@ class Objects:
         except RemoteError:
             raise
         except Exception as error:  # noqa: BLE001 - obstore also raises bare and built-in ones
-            problem = translated(str(error), what, missing=isinstance(error, FileNotFoundError))
+            # Python's own errors have a number: then a folder cannot be created or read.
+            missing = isinstance(error, FileNotFoundError) and error.errno is None
+            problem = translated(str(error), what, missing=missing)
         finally:
             task.cancel()
             del self._grown_from[task]
@@ -410,8 +413,16 @@ class Objects:
 # ---- errors
 
 _STATUS = re.compile(r"status code: (\d{3})\b|\bstatus: (\d{3})\b", re.ASCII)
-_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>", re.ASCII)
-_SYSTEM = re.compile(r"\bos error (\d+)\b|\bOs \{ code: (\d+)\b", re.ASCII)
+_CODE = re.compile(
+    r"<Code>(AccessDenied|AuthenticationFailed|AuthorizationFailure|AuthorizationHeaderMalformed"
+    r"|AuthorizationPermissionMismatch|ContainerNotFound|ExpiredToken|InternalError"
+    r"|InvalidAccessKeyId|InvalidToken|NoSuchBucket|NoSuchKey|NotImplemented|PermanentRedirect"
+    r"|QuotaExceeded|RequestTimeTooSkewed|ServerBusy|ServiceUnavailable|SignatureDoesNotMatch"
+    r"|SlowDown)</Code>"
+)
+"""Known codes only: a server could repeat a credential in any other."""
+_SYSTEM = re.compile(r"(?:\bos error |\bOs \{ code: |\[Errno )(\d+)\b", re.ASCII)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _CERTIFICATE = re.compile(
     r"\b(UnknownIssuer|Expired|NotValidForName|NotValidYet|BadSignature|Revoked|BadEncoding"
     r"|CaUsedAsEndEntity)\b"
@@ -444,23 +455,39 @@ def translated(text: str, action: str, *, missing: bool = False) -> RemoteError:
     if code and code[1] in ("NoSuchBucket", "ContainerNotFound"):
         hint = "Check the address, and variables that name the server, such as AWS_ENDPOINT_URL."
         return RemoteError(f"{action}: there is no such bucket", Failure.SETTINGS, hint=hint)
-    if status or missing:
-        number = int(status[1] or status[2]) if status else 404
+    if status:
+        number = int(status[1] or status[2])
         shown = f"{number} ({code[1]})" if code else str(number)
-        hint = "Make the folder of the address on the server." if number == 409 else ""
-        failure = _OF_STATUS.get(number, Failure.BROKEN)
+        failure, hint = _OF_STATUS.get(number, Failure.BROKEN), _hint(action, number)
         return RemoteError(f"{action}: the server answers {shown}", failure, hint=hint)
+    if missing:
+        return RemoteError(f"{action}: there is no such file", Failure.MISSING)
     if "certificate" in text:
         fault = _CERTIFICATE.search(text)
         hint = "Name the certificate of its authority in SSL_CERT_FILE." if fault else ""
         why = f"the server's certificate is not valid ({fault[1] if fault else 'unknown reason'})"
         return RemoteError(f"{action}: {why}", Failure.UNREACHABLE, hint=hint)
     if system:
+        number = int(system[1])
         hint = "Check the address, its permissions, and the network."
-        why = os.strerror(int(system[1] or system[2]))
-        return RemoteError(f"{action}: {why}", Failure.UNREACHABLE, hint=hint)
+        if number in _FULL:
+            hint = "Free space there, or remove packs with `pallasc cache prune --remote`."
+        return RemoteError(f"{action}: {os.strerror(number)}", Failure.UNREACHABLE, hint=hint)
     failure, why = next(sign[1:] for sign in _SIGNS if re.search(sign[0], text))
     return RemoteError(f"{action}: {why}", failure)
+
+
+def _hint(action: str, status: int) -> str:
+    """Return the hint for a status, "" for the hint of its kind of failure."""
+    if status == 409:
+        return "Make the folder of the address on the server."
+    verb, _, url = action.partition(" ")
+    if verb == "PUT" and status in (404, 410):
+        return "Check that the address exists on the server and can be written."
+    if status in (405, 501) and url.startswith("http"):
+        method = "PROPFIND, which lists objects" if verb == "LIST" else verb
+        return f"The server does not support {method}. Use a WebDAV server."
+    return ""
 
 
 # ---- credentials

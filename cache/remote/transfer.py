@@ -50,7 +50,7 @@ from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_name
 from pallasc.cache.remote.session import Failure, RemoteError, Session, Version
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import entries_of_manifest, has_another, publish_pack
+from pallasc.cache.transfer import entries_of_manifest, has_another, publish_pack, unwritable
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import labelled_key
 
@@ -373,6 +373,10 @@ class Fetch:
         Args:
             wanted: names of manifests, by pack, newest first.
             accept: called with the name of a manifest and the manifest; returns True to use it.
+
+        Raises:
+            RemoteError: this is a command, and the remote fails.
+            ToolError: this is a command, and the store cannot be written.
         """
         waiting = deque(wanted)
         reads: dict[Future[bytes], PackRow] = {}
@@ -465,9 +469,11 @@ class Fetch:
         try:
             publish_pack(self._store, data, [found.entry for found in complete])
         except OSError as error:
-            self._store.not_written(error)
+            problem = unwritable(self._store, error)
+            if not self._session.is_build:
+                raise problem from error
             complete = [found for found in complete if not has_another(self._store, found.entry)]
-            if not (self._session.is_build and _is_held(self._store, data)):
+            if not _is_held(self._store, data):
                 complete = []
         for found in complete:
             self.actions[found.entry.name] = found.manifest.action
@@ -570,8 +576,8 @@ class Writer:
             try:
                 future.result()
             except RemoteError as error:
-                self._session.failed_with(error)
-                continue
+                self._session.fail(error)
+                break
             rows.append(row)
             self._session.earn(len(row.names) // _NAME)
         if self._session.failed is not None:

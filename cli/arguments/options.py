@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from pallasc.cli.output.text import is_ci
-from pallasc.errors import SpecError
+from pallasc.errors import Location, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
@@ -314,7 +315,7 @@ def _patterns(
     return tuple(patterns)
 
 
-def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str | None:
+def _executor(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     """Return the scheduler address from the option or the project, None to compile locally.
 
     Raises:
@@ -322,15 +323,22 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
     """
     if ctx.resilient_parsing:
         return None
+    source = ctx.get_parameter_source(str(parameter.name))
+    label = "PALLASC_EXECUTOR" if source is ParameterSource.ENVIRONMENT else "--executor"
+    place: Location | None = None
     if text is None:
         from pallasc.specs.settings import build_settings
 
-        text = build_settings().executor or None
+        settings = build_settings()
+        text, label, place = settings.executor, "executor", settings.where.get("executor")
     if not text:
         return None
     from pallasc.compiler.workers.cluster import scheduler_url
 
-    scheduler_url(text)
+    try:
+        scheduler_url(text)
+    except SpecError as error:
+        raise SpecError(f"{label}: {error.message}", location=place, hint=error.hint) from None
     return text.strip()
 
 

@@ -400,7 +400,7 @@ def scheduler_url(address: str) -> str:
     if match is None or not 0 < port < 65536:
         shown = "a text with a user or a password" if "@" in address else repr(address)
         raise SpecError(
-            f"--executor: {shown} is not the address of a scheduler.",
+            f"{shown} is not the address of a scheduler.",
             hint="Write dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster on this "
             "machine.",
         )

@@ -171,6 +171,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def refuse(status: int) -> Callable[[BaseHTTPRequestHandler], None]:
     def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
         handler.send_response(status)
         handler.send_header("Content-Length", "0")
         handler.send_header("Retry-After", "30")
@@ -219,6 +220,38 @@ def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     assert "remote store disabled for this build" in warning
     assert "disabled" in result.err.splitlines()[-2]
     assert "hush" not in result.err + result.out
+
+
+def test_a_remote_that_takes_no_packs_is_a_warning_of_a_build_and_an_error_of_push(
+    machine: Any, run: Any, server: Server
+) -> None:
+    server.answer = refuse(404)
+    url = f"http://127.0.0.1:{server.server_port}/cache"
+    one = (machine.spec, "--store", machine.store, "-k", "dtype=f32", "--remote", url)
+    built = run("build", *one, "--remote-write", "--jobs", "1")
+    assert (built.code, "remote store disabled for this build: PUT http" in built.err) == (0, True)
+    sent = run("cache", "push", *one)
+    assert (sent.code, sent.out) == (4, "")
+    assert sent.err.startswith(f"error: PUT {url}/pallasc/v4/")
+    assert sent.err.endswith(
+        ": the server answers 404\n"
+        "  Check that the address exists on the server and can be written.\n"
+    )
+
+
+def test_a_web_server_that_cannot_list_cannot_be_pruned(
+    run: Any, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answer = refuse(405)
+    url = f"http://127.0.0.1:{server.server_port}/cache"
+    monkeypatch.setenv("PALLASC_REMOTE", url)
+    result = run("cache", "prune", "--remote", "--age", "1d")
+    assert (result.code, result.out, result.err) == (
+        4,
+        "",
+        f"error: LIST {url}/pallasc/v4: the server answers 405\n"
+        "  The server does not support PROPFIND, which lists objects. Use a WebDAV server.\n",
+    )
 
 
 def test_a_missing_package_is_named_with_its_command(

@@ -59,15 +59,16 @@ BUILD = ["build", "spec.yaml", "--store", "store"]
 def test_a_build_refuses_what_is_no_scheduler_wherever_it_is_set(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    refused = "--executor: 'ray://head' is not the address of a scheduler."
+    wrong = "'ray://head' is not the address of a scheduler."
     assert main([*BUILD, "--executor", "ray://head"]) == 2
-    assert refused in capfd.readouterr().err
-    (folder / "pyproject.toml").write_text('[tool.pallasc]\nexecutor = "ray://head"\n')
+    assert f"error: --executor: {wrong}" in capfd.readouterr().err
+    project = folder / "pyproject.toml"
+    project.write_text('[tool.pallasc]\nexecutor = "ray://head"\n')
     assert main(BUILD) == 2
-    assert refused in capfd.readouterr().err
-    monkeypatch.setenv("PALLASC_EXECUTOR", "slurm://head")
+    assert f"error: {project}:2: executor: {wrong}" in capfd.readouterr().err
+    monkeypatch.setenv("PALLASC_EXECUTOR", "ray://head")
     assert main(BUILD) == 2
-    assert "'slurm://head' is not the address" in capfd.readouterr().err
+    assert f"error: PALLASC_EXECUTOR: {wrong}" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("folder")

@@ -2,7 +2,10 @@
 
 import base64
 import traceback
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 import servers
@@ -58,10 +61,6 @@ def test_s3_shows_neither_key(
 
 
 def test_credentials_do_not_follow_a_redirect_to_another_host(other: Store, home: Path) -> None:
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-    from threading import Thread
-    from typing import Any
-
     seen: list[str | None] = []
 
     class Second(BaseHTTPRequestHandler):
@@ -91,3 +90,30 @@ def test_credentials_do_not_follow_a_redirect_to_another_host(other: Store, home
         server.shutdown()
         server.server_close()
     assert seen == [None]
+
+
+@pytest.mark.parametrize(("code", "shown"), [("hunter2", "403"), ("SlowDown", "403 (SlowDown)")])
+def test_only_a_known_error_code_of_a_server_is_shown(
+    store: Store, home: Path, code: str, shown: str
+) -> None:
+    class Echo(BaseHTTPRequestHandler):
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            body = f"<Error><Code>{code}</Code></Error>".encode()
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    settings = read_settings({}, url=url, write=True)
+    assert settings is not None
+    with pytest.raises(RemoteError) as caught:
+        push(settings, store, {"5e" * 32: []}, environ={"PALLASC_REMOTE_TOKEN": "hunter2"})
+    server.shutdown()
+    server.server_close()
+    assert caught.value.message.endswith(f": the server answers {shown}")

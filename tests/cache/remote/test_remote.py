@@ -1,5 +1,6 @@
 """A remote as builds and commands use it: what one machine compiled, another one finds."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -185,6 +186,7 @@ def test_old_packs_go_and_used_ones_stay(
         upload(settings, store, [put(store, number)])
     monkeypatch.setattr("time.time", lambda: now)
     download(settings, other, [request_key(2)])
+    download(replace(settings, write=False), other, [request_key(1)])  # records no use
     dry = prune(settings, max_age_s=30 * DAY_S, dry_run=True)
     assert (dry.packs, dry.kept_packs) == (1, 2)
     assert survey(settings)[0].variants == 3
@@ -225,3 +227,31 @@ def test_a_catalog_that_is_full_loses_its_oldest_packs(
         upload(settings, store, [put(store, number)])
     found, _ = download(settings, other, [request_key(n) for n in range(5)])
     assert sorted(found) == sorted(request_key(n) for n in (2, 3, 4))
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.EROFS, "Check the address, its permissions, and the network."),
+        (errno.ENOENT, "Check the address, its permissions, and the network."),
+        (errno.ENOSPC, "Free space there, or remove packs with `pallasc cache prune --remote`."),
+    ],
+)
+def test_a_folder_that_cannot_be_created_is_named_with_the_reason(
+    settings: RemoteSettings,
+    store: Store,
+    number: int,
+    hint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = fill(store, range(1))
+
+    def fail(folder: Path, **how: bool) -> None:
+        raise OSError(number, os.strerror(number), str(folder))
+
+    monkeypatch.setattr(Path, "mkdir", fail)
+    with pytest.raises(RemoteError) as caught:
+        push(settings, store, {NAMESPACE: keys})
+    assert caught.value.message.startswith(f"PUT {settings.address}/pallasc/v4/{NAMESPACE}/packs/")
+    assert caught.value.message.endswith(f": {os.strerror(number)}")
+    assert caught.value.hint == hint
