@@ -237,6 +237,6 @@ def _plain(text: str) -> str:
     text = _RANGE.sub(r"[\1]", _SLICE.sub(r"\1:\2", text))
     text = _UNIT.sub(lambda match: _thread(match[0]), text)
     text = _OPERAND.sub(r"Out-of-bounds read of operand \1 of the MMA", text)
-    text = " ".join(text.split()).rstrip(".")
+    text = " ".join(text.split()).rstrip(". ")
     text = _UNFINISHED.sub(r"the kernel ends while \1 of \2 may still read shared memory", text)
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -65,17 +65,6 @@ def command(
       pallasc bench kernels.yaml -k "matmul and m=4096" --flops "{2 * m * n * k}"
       pallasc bench specs/ --all --repeats 1000 --json > figures.json
       pallasc bench kernels.pallasc --all
-
-    --json prints one object:
-      schema   1
-      device   ordinal, name, arch, driver
-      limits   limits of the GPU model: model, memory_gb_per_s, fp32_tflop_per_s (without tensor
-               cores), l2_bytes; null if the model is unknown
-      cold, repeats, warmup, seed  the option values
-      results  list, each with: id, name, params, target, digest (of the artifact), median_us,
-               min_us, p90_us, times_us (of each launch, in order), moved_bytes, gb_per_s,
-               memory_share (fraction of the model's bandwidth; null if it is unknown, or if the
-               arrays fit in an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
     from pallasc.runtime.device.devices import get_device
     from pallasc.runtime.timing import time_launches

@@ -90,41 +90,6 @@ def command(
       pallasc build specs/ -k "matmul and m=4096" --jobs 4 --timeout 600
       pallasc build specs/ --locked --shard 3/8 --junit report.xml --annotations github
       pallasc build kernels.yaml --target h100-sxm --watch
-
-    --json prints one object:
-      schema       1
-      seconds      duration of the build
-      interrupted  true if a signal stopped the build
-      notes        warnings about the store, and about nondeterministic compilations
-      warnings     number of warnings, including the warnings of hits
-      totals       number of variants by status
-      hit_rate     hits (without lowered and shared) divided by finished variants, or null
-      saved_s      compile time saved by the hits, as far as known
-      slowest      ids of the variants that took longest to compile
-      largest      ids of the compiled variants with the largest cubins
-      spilling     ids of all variants that spill registers
-      variants     list in the order of the specs, each with: id, name, params, target, arch,
-                   status (hit, lowered, shared, compiled, failed, skipped, missing), seconds,
-                   saved_s, reason (of the miss), explanation (with --explain: reason, key,
-                   nearest, fields, sources), remote (true for a hit in the remote store),
-                   action_key, digest (of the artifact), cubin_bytes, kernels (with the resources
-                   of each), resources (of the variant, as in lock files and budgets: registers,
-                   spill_bytes, stack_bytes, smem_bytes, occupancy in warps per multiprocessor,
-                   cubin_bytes), pallas_kernels (number of Mosaic kernels), xla_kernels (names of
-                   the kernels that XLA added), warnings (stage, kind, source, text, count),
-                   error (message, hint, file, line, column, exit_code), output (last lines)
-      reproduced   with --reproduce, a list: variant, outcome, built and again (digests of the
-                   artifacts), differences, error
-      shard        with --shard: number, of, variants and others (number of variants in this shard
-                   and in all others)
-      remote       use of the remote store, or null: url, requests, hits, offered (number of
-                   variants sent), bytes_read, bytes_written, waited_s, lost_s (part of waited_s
-                   without a result, at most 2 s), saved_s, refusals (number of rejected objects),
-                   refused (the first reasons), conflicts (action keys with a different record in
-                   the remote store), tripped (why it was disabled for this build)
-      errors       errors of Python specs whose process died or was stopped; other specs are built
-      error        why nothing was built, for example a mistake in a spec
-    Fields that do not apply to a variant are null or empty.
     """
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import load_baseline

@@ -99,12 +99,6 @@ def create_command(
       pallasc bundle create specs/ -o norms.pallasc -k "rmsnorm or layernorm"
       pallasc bundle create specs/ -o dist/kernels.pallasc --split-by arch
       pallasc bundle create specs/ -o debug.pallasc --keep-ptx --lines
-
-    --json prints one object:
-      schema      1
-      bundles     list, each with: file, target (or null), bytes, digest (of the whole content),
-                  variants (their ids)
-      provenance  list, each with: builder, toolchain, specs, commit, dirty, changed
     """
     from pallasc.cli.output.build_text import print_remarks
     from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
@@ -195,13 +189,6 @@ def merge_command(
     Examples:
       pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc
       pallasc bundle merge kernels.pallasc -o small.pallasc --target sm_90a -k "not debug"
-
-    --json prints one object:
-      schema    1
-      file      the bundle that was written
-      variants  number of variants
-      bytes     size of the bundle
-      digest    digest of the whole content
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.verify import verify
@@ -317,15 +304,6 @@ def export_command(
     Examples:
       pallasc bundle export --c kernels.pallasc -o kernels/
       pallasc bundle export --c kernels.pallasc -o norms/ --name norms -k "rmsnorm or layernorm"
-
-    --json prints one object:
-      schema   1
-      file     the bundle
-      folder   the folder with the sources
-      name     name of the library
-      kernels  list, each with: name, function, left_out (number of variants that its tuning
-               table does not select), variants, a list: id, arch, file, bytes, chosen_by (if tuned:
-               row, bucket (a row for rounded values), or default)
     """
     from pallasc.cli.arguments.variants import selected_entries
     from pallasc.runtime.native.library import FOLDER
@@ -388,24 +366,6 @@ def show_command(file: Path, name: str | None, as_json: bool) -> int:
       pallasc bundle show kernels.pallasc
       pallasc bundle show kernels.pallasc "matmul[m=1024]@h100-sxm"
       pallasc bundle show kernels.pallasc "matmul and m=1024 and target=sm_90a" --json
-
-    --json prints one object:
-      schema      1
-      file        the bundle
-      provenance  list, each with: builder, toolchain, specs, commit, dirty, changed
-    for a bundle also:
-      format      format version
-      bytes       size of the file
-      digest      digest of the whole content
-      root        digest that signatures cover
-      codec       compression codec
-      signatures  ids of the signing keys
-      kernels     number of variants by kernel
-      targets     list, each with: target, arch, variants, minimum_driver
-    for a variant also:
-      variant     as in pallasc list
-      record      the artifact's record as compiled, see inspect --json
-      shipped     for each digest in the record: digest and bytes of the bundle's blob, or null
     """
     from pallasc.specs.bundle.bundle import open_bundle
 

@@ -116,17 +116,6 @@ def verify_command(
       pallasc bundle verify kernels.pallasc --key release.key.pub --lock pallasc.lock
       pallasc bundle verify kernels.pallasc --target sm_90a --target sm_100a --fail-on warning
       pallasc bundle verify kernels.pallasc --budget 2MiB --driver 12.8
-
-    --json prints one object:
-      schema    1
-      file      the bundle
-      bytes     size of the bundle
-      variants  number of variants
-      digest    digest of the whole content
-      signed    required keys with a valid signature
-      lock      the lock file, or null
-      totals    number of findings by severity
-      findings  list, each with: severity (error, warning, note), kind, subject, message
     """
     from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.specs.bundle.bundle import open_bundle
@@ -217,13 +206,6 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     Examples:
       pallasc bundle keygen release.key --comment "example.org releases"
       pallasc bundle sign kernels.pallasc --key release.key
-
-    --json prints one object:
-      schema   1
-      private  FILE
-      public   FILE.pub
-      key      the public key, as in FILE.pub
-      id       id of the key in messages: the SHA-256 of its 32 bytes
     """
     from pallasc.specs.bundle import signature
 
@@ -267,12 +249,6 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
     Examples:
       pallasc bundle sign kernels.pallasc --key release.key
       echo "$RELEASE_KEY" | pallasc bundle sign dist/*.pallasc --key -
-
-    --json prints one object:
-      schema  1
-      key     the public key
-      id      id of the key in messages
-      files   list, each with: file, root (the signed digest)
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import public_key

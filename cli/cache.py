@@ -78,14 +78,6 @@ def stats_command(
       pallasc cache stats
       pallasc cache stats --remote s3://bucket/kernels
       pallasc cache stats --remote --all --verify
-
-    --json with --remote prints one object:
-      schema      1
-      url         URL of the remote store
-      namespaces  list with one item per toolchain, each with: namespace, here (true for the
-                  installed toolchain), variants, packs, bytes, oldest_use_s and newest_use_s (of
-                  packs, in seconds since 1970)
-      faults      faults found by --verify, or null
     """
     if remote is not None:
         return _show_remote(remote, open_store(store_root, readable=True), every, verifies, as_json)
@@ -244,20 +236,6 @@ def prune_command(
       pallasc cache prune --dry-run
       pallasc cache prune --size 2GiB --age 30d --keep pallasc.lock
       pallasc cache prune --remote s3://bucket/kernels --age 90d --dry-run
-
-    --json prints one object:
-      dry_run       true if nothing was removed
-      limit_bytes, limit_age_s   the limits, null for no limit
-      bytes_before, bytes_after, excess_bytes
-      records, blobs, manifests  number of each removed
-      evicted, packs  removed artifacts, and removed packs, with the reasons
-      kept          entries kept in spite of a limit, with the reason
-      leftovers     leftovers of dead processes
-      held          number of records in `kept`
-      complete      false if not all of the store could be read
-      warnings      files that could not be inspected or removed
-    with --remote instead: url, dry_run, packs, unknown (objects that no catalog lists), bytes,
-    kept_packs, kept_bytes, unread (damaged catalogs)
     """
     if everything and (remote is not None or keep or size is not None or age is not None):
         raise click.UsageError("--all cannot be used with --remote, --keep, --size, or --age.")

@@ -97,30 +97,6 @@ def command(
       pallasc check specs/ --timeout 600 --sarif findings.sarif --annotations github
       pallasc check kernels.pallasc --json > report.json
       pallasc check specs/ --shard 3/8
-
-    --json prints one object:
-      schema       1
-      seconds      duration of the check
-      interrupted  true if a signal stopped the check
-      levels       the requested levels
-      notes        warnings about the store, and about results that were not stored
-      totals       number of results by status
-      findings     number of findings, including notes
-      variants     list in the order of the specs, each with: id, name, params, target, action_key,
-                   digest (of the artifact), error (why it was not compiled), interrupted (levels
-                   that a signal prevented), and results, a list:
-                   level, status (passed, found, not checked), findings, reason (why it was not
-                   checked), stopped (true if the check itself failed), error (the reason), seconds,
-                   from_store (true for a stored result), notes; each finding has: rule, message,
-                   severity (error, warning, note), location (file, line, column, or null),
-                   instruction, hint, kernel, cubin (a digest, because kernels may share a name),
-                   ptx_line (in the PTX of that kernel, 0 for none), subject (for example the wrong
-                   output), places (text, location, ptx_line, kernel and cubin if they
-                   differ from the finding's, waits: true if threads wait there)
-      shard        with --shard, as in `pallasc build --json`
-      errors       errors of Python specs whose process died or was stopped; other specs are checked
-      error        why nothing was checked, for example a mistake in a spec
-    Fields that do not apply to a variant are null or empty.
     """
     from msgspec.structs import replace
 

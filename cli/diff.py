@@ -104,22 +104,6 @@ def command(
       pallasc diff old.pallasc new.pallasc --depth sass
       pallasc diff kernels.yaml -k "block=64" -k "block=128" --depth mix
       pallasc diff 3fa94c 81d2e0 --depth raw
-
-    --json prints one object:
-      schema       1
-      first        the first side: name, variants (number of variants), notes
-      second       the second side
-      depth        depth of the comparison
-      totals       number of variants: better, worse, mixed, otherwise (no number differs), same
-      only_first   ids of variants that are only in the first side
-      only_second  ids of variants that are only in the second side
-      variants     list of the variants that differ, in order, each with: first and second (each
-                   with id, action_key, digest, resources), verdict (better, worse, mixed, or null),
-                   resources (before, after, and verdict of each resource that differs), plan (true
-                   if it differs), kernels (list of the kernels whose code differs, each with: first
-                   and second (names), code (verdict: renamed, reordered, or changed; before, after,
-                   removed, added, mix, loops; null if only bytes were compared), lines (place,
-                   before, after), no_lines (why lines are missing), diff (lines of a unified diff))
     """
     from pallasc.analysis.compare import add_lines, compare
 

@@ -41,13 +41,6 @@ def command(as_json: bool) -> None:
       pallasc doctor
       PALLASC_PTXAS=/usr/local/cuda/bin/ptxas pallasc doctor
       pallasc doctor --json | jq -r ".items[] | select(.problem).fix"
-
-    --json prints one object:
-      schema  1
-      ok      true if everything needed for compiling is installed
-      runs    list of the architectures whose kernels can run on the GPUs of this machine
-      items   list, each with: name, version, path, purpose, needed, problem, fix (a command)
-    Fields that do not apply to an item are empty strings.
     """
     from pallasc.compiler.toolchain.toolchain import inventory, only_runs, problem_of
 

@@ -123,23 +123,6 @@ def command(
       pallasc inspect kernels.pallasc --resources
       pallasc inspect kernels.pallasc --output shown/
       pallasc inspect 3fa94c --sass
-
-    --json prints one object:
-      schema     1
-      artifacts  list in the order of the specs, each with: id, digest, action_key, and record:
-                 schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
-                 input_tree, output_tree), kernels (resources), blobs (digest: size in bytes);
-                 with --lines also lines, a list of kernels, each with: name, origin, instructions
-                 and located (number with a source line), lines (file, line, function, text,
-                 instructions, tensor, shared, local, waits, registers), shared_memory (what, name,
-                 type, bytes, offset, stack), code (address, text, ptx_line, stack); null if there
-                 are no lines;
-                 with --resources also metrics, a list of launches: number, kernel, origin, grid,
-                 block, cluster, occupancy (blocks_per_sm, warps_per_sm, most_warps_per_sm,
-                 limited_by, waves), instructions, mix (by class), loops (header, depth, parent,
-                 is_wait, mix, tensor_flops), tensor_flops (by type), tma_load_bytes,
-                 tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
-                 seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (for null values)
     """
     from pallasc.cli.arguments.variants import bundle_files
 

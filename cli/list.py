@@ -39,15 +39,6 @@ def command(work: Work, as_json: bool) -> None:
       pallasc list specs/ -k "target=sm_90a and not dtype=f32"
       pallasc list specs/ --json | jq -r ".variants[].id"
       pallasc list kernels.pallasc --target sm_90a
-
-    --json prints one object:
-      schema    1
-      variants  list, each with: id, name, params, target, arch, entry, args (with arrays as
-                text), arrays (path: array), static, reference, file, line
-    For bundles, each variant has: bundle (the file), id, name, params, target, arch, inputs,
-    outputs, minimum_driver, digest (of the artifact, as in the store and the lock file), bytes
-    (compressed), vmap (the kernel for a batch, null if the spec has none), tune (when a tuned
-    kernel uses this variant; null if the kernel is not tuned)
     """
     from pallasc.cli.arguments.variants import bundle_files
 
@@ -165,14 +156,6 @@ def targets_command(specs: tuple[str, ...], store_root: Path | None, as_json: bo
       pallasc targets
       pallasc targets kernels.yaml
       pallasc targets --json
-
-    --json prints one object:
-      schema         1
-      architectures  default model of each architecture
-      models         list, each with: name, arch, description, sm_count, smem_optin_bytes (maximum
-                     for one block), smem_per_sm_bytes, threads_per_sm, fpus_per_sm,
-                     memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes,
-                     device_names (names in drivers, including description)
     """
     from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 

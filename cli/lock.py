@@ -59,16 +59,6 @@ def command(
       pallasc lock specs/
       pallasc lock specs/ --update -k matmul --timeout 600
       pallasc lock specs/ --lock py311.lock
-
-    --json prints one object:
-      schema     1
-      lock       the lock file
-      written    true if the lock file was written
-      totals     number of variants by change, and number of unchanged variants
-      toolchain  differences of the toolchain, as text
-      changes    list by id, each with: id, change (added, changed, dropped, unknown), reason,
-                 before and after (each with action, artifact, and request, or null)
-      tables     tuned kernels and targets whose table rows or `tune` in the spec changed
     """
     from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.cli.output.build_text import print_notes

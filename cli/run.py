@@ -84,17 +84,6 @@ def command(
       pallasc run kernels.yaml -k all_gather --emulate --input x=x.npy
       pallasc run specs/ --all --json > report.json
       pallasc run kernels.pallasc -k "matmul and m=4096"
-
-    --json prints one object:
-      schema    1
-      device    ordinal, name, arch, driver; null with --emulate
-      emulated  true if the kernels were emulated on the CPU
-      results   list, each with: id, name, params, target, digest (of the artifact), seed,
-                devices (number of devices), reference (its entry, or null), same (true if all
-                outputs match the reference; null without a reference),
-                inputs (path, dtype, shape, file or null),
-                outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
-                rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
     if emulate and ordinal:
         raise click.UsageError("--device cannot be used with --emulate: no GPU is used.")

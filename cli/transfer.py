@@ -134,9 +134,6 @@ def export_command(
     Examples:
       pallasc cache export kernels.pack
       pallasc cache export matmul.pack specs/ -k matmul
-
-    --json prints one object: file, artifacts, manifests, bytes, and absent (ids of variants of
-    SPECS that are not in the store)
     """
     from pallasc.cache.transfer import export_file
 
@@ -195,10 +192,6 @@ def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bo
 
     Example:
       pallasc cache import shards/*.pack
-
-    --json prints one object: imported, a list with one item per file: file, artifacts and manifests
-    (number imported), existed (artifacts already in the store), kept (manifests of the store that
-    were not replaced), unsigned, conflicts (action keys)
     """
     from pallasc.cache.transfer import import_file
 
@@ -244,14 +237,6 @@ def push_command(
     Examples:
       pallasc cache push specs/ --remote s3://bucket/kernels
       PALLASC_REMOTE=file:///srv/kernels pallasc cache push specs/ -k matmul
-
-    --json prints one object:
-      schema   1
-      sent     number of variants sent
-      present  number of variants that the remote store already had
-      absent   number of variants that are not in the store
-      bound    variants that depend on this machine: the reason, by variant id
-      and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
     from pallasc.cache.remote.remote import push
     from pallasc.compiler.builds.build import build
@@ -295,13 +280,6 @@ def pull_command(
     Examples:
       pallasc cache pull --remote gs://bucket/kernels
       pallasc cache pull --all --store /srv/mirror
-
-    --json prints one object:
-      schema   1
-      brought  number of variants fetched
-      present  number of variants that the store already had
-      absent   number of variants that could not be fetched
-      and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
     from pallasc.cache.remote.remote import pull
     from pallasc.compiler.builds.remote_tier import is_portable, namespace_here

@@ -93,10 +93,6 @@ def command(
       pallasc warm --print-env --cache-dir jax-cache
       pallasc warm --verify jax-cache
       pallasc warm programs.yaml --verify jax-cache --machine h100.json
-
-    --json prints the same object as pallasc build. With --verify, it prints:
-      schema    1
-      entries   list, each with: program, key, status (hit or miss), reason
     """
     from pallasc.cli.output.build_text import print_end
     from pallasc.cli.output.outcome import build_run

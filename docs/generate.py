@@ -1,12 +1,12 @@
 """Write the generated pages of docs/ again, and fail if one was not current.
 
-With --check, nothing is written; with --write, pages that were not current are no failure.
-docs/coverage.md also counts as not current if its results are of other kernels than tests/coverage.
+--check writes nothing; with --write, stale pages are no failure. docs/coverage.md is also stale if
+tests/coverage has other kernels.
 
-* `cli.md`: the help of every command, and the exit codes with the errors that lead to them
-* `json.md`: what every command prints with `--json`
-* `coverage.md`: the parts of Pallas that compile, from the results in tests/coverage
-* `targets.md`: the GPU models that can be targets
+* `cli.md`: the help of every command, and the exit codes with their errors
+* `json.md`: the fields of `--json`, from `json.yaml`
+* `coverage.md`: the parts of Pallas that compile, from tests/coverage
+* `targets.md`: the GPU models
 * `plans.md`: the steps of launch plans, and who executes them
 * `spec.schema.json`: the JSON schema of spec files
 """
@@ -24,7 +24,6 @@ from pathlib import Path
 import click
 
 from pallasc import errors
-from pallasc.cli.arguments.command import Command
 from pallasc.cli.list import COLUMNS, target_rows
 from pallasc.cli.main import CLOSED_PIPE, COMMANDS, INTERRUPTED, OUTPUT_LOST, root
 from pallasc.errors import PallascError
@@ -43,7 +42,8 @@ Each command lists the shared options that it has, and describes all others. Eac
 
 sys.path.insert(0, str(DOCS))
 
-import coverage_page  # noqa: E402 - a module in this folder
+import coverage_page  # noqa: E402 - modules in this folder
+import json_page  # noqa: E402
 
 
 def cli_page() -> str:
@@ -59,7 +59,6 @@ def cli_page() -> str:
 
 
 def _shared_options() -> dict[str, tuple[str, str]]:
-    """Return the help of each option that several commands have, by the option's name."""
     found: dict[str, collections.Counter[tuple[str, str]]] = {}
     for _, command in _commands():
         for option in _visible(command):
@@ -84,22 +83,7 @@ def _options(records: Iterable[tuple[str, str]]) -> str:
     return f"```text\n{formatter.getvalue().rstrip()}\n```"
 
 
-def json_page() -> str:
-    """Return the reference of the JSON that commands print."""
-    intro = (
-        "Each object has `schema`, which is 1. From release 0.1.0 on, fields are not removed, and "
-        "do not change their meaning, without a new schema number. New fields may be added."
-    )
-    texts = [
-        f"## {name}\n\n```text\n{command.json_text}\n```"
-        for name, command in _commands()
-        if isinstance(command, Command) and command.json_text
-    ]
-    return "\n\n".join(["# JSON output", NOTE, intro, *texts]) + "\n"
-
-
 def _commands() -> Iterator[tuple[str, click.Command]]:
-    """Yield every command and subcommand with its full name."""
     for name in COMMANDS:
         command = root.get_command(click.Context(root), name)
         if command is None:
@@ -113,7 +97,6 @@ def _commands() -> Iterator[tuple[str, click.Command]]:
 def _help(
     name: str, command: click.Command, shared: Mapping[str, tuple[str, str]] | None = None
 ) -> str:
-    """Return the help of a command, with only the names of shared options."""
     settings = {"terminal_width": WIDTH, "max_content_width": WIDTH}
     names = ["-h", "--help"] if shared is None else []
     context = click.Context(command, info_name=name, help_option_names=names, **settings)
@@ -156,7 +139,7 @@ def _first_line(kind: type[PallascError]) -> str:
 
 
 def targets_page() -> str:
-    """Return the table of models."""
+    """Return the GPU models."""
     text = (
         "An architecture as a target stands for its model with a star. DEVICE is the name that "
         "the driver reports. `pallasc targets --json` has all figures and names. A spec can add "
@@ -173,7 +156,7 @@ def targets_page() -> str:
 
 
 def plans_page() -> str:
-    """Return the kinds of steps and parameters of launch plans, and who executes them."""
+    """Return the steps of launch plans."""
     text = (
         "A launch plan has the buffers, the arrays, and the steps of a compiled function. `pallasc "
         "inspect --plan` prints it. Three executors run plans: the C library, which Python, JAX, "
@@ -207,10 +190,10 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return every generated file of docs/ with its text."""
+    """Return the text of every page by file."""
     return {
         "cli.md": cli_page(),
-        "json.md": json_page(),
+        "json.md": json_page.json_page(NOTE),
         "coverage.md": coverage_page.coverage_page(NOTE),
         "spec.schema.json": json_schema_text(),
         "plans.md": plans_page(),
@@ -219,7 +202,7 @@ def pages() -> dict[str, str]:
 
 
 def stale(folder: Path) -> list[str]:
-    """Return the names of the generated files in a folder that are missing or not current."""
+    """Return the files in a folder that are not current."""
     return [
         name
         for name, text in pages().items()
@@ -228,7 +211,7 @@ def stale(folder: Path) -> list[str]:
 
 
 def declared() -> dict[str, list[str]]:
-    """Return the architectures that each kernel in tests/coverage is declared for."""
+    """Return the architectures of each kernel in tests/coverage."""
     command = [sys.executable, "-P", str(coverage_page.RESULTS / "declared.py")]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
     found: dict[str, list[str]] = json.loads(done.stdout)
@@ -236,7 +219,7 @@ def declared() -> dict[str, list[str]]:
 
 
 def unrecorded(kernels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a line for each result that has other kernels or architectures than are declared."""
+    """Return a line per result with other kernels or architectures."""
     lines = []
     for version, results in coverage_page.all_results().items():
         recorded = {name: sorted(case["targets"]) for name, case in results["cases"].items()}

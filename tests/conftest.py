@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import consoles  # noqa: F401 - imported here so that tests can import it by its name
+import consoles  # noqa: F401 - imported here so that tests can import them by their names
+import json_outputs  # noqa: F401
 from commands import output_of
 from sources import copy_sources
 

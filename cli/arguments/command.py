@@ -1,8 +1,7 @@
 """click commands with a few additions.
 
 Help texts keep hand-formatted paragraphs, long option lists are grouped, every usage error names
-the command whose help to read, and each command has `--traceback`. The part of a docstring about
-`--json` appears in `docs/json.md` instead of the help.
+the command whose help to read, and each command has `--traceback`.
 """
 
 from __future__ import annotations
@@ -22,15 +21,10 @@ class ErrorOptions:
         self.traceback = False
 
 
-_JSON = "\n\n--json "
-"""Start of the paragraph that describes the JSON output; it must be a docstring's last one."""
-
-
 class Command(click.Command):
     """A command whose help keeps the layout of examples and lists in its docstring.
 
     Attributes:
-        json_text: the docstring's description of `--json`, or "".
         groups: headings for a long list of options, each with the names of its parameters.
     """
 
@@ -45,9 +39,7 @@ class Command(click.Command):
         **kwargs: Any,
     ) -> None:
         params = [*(params or ()), _traceback_option(hidden=self.hide_traceback)]
-        text, mark, described = inspect.cleandoc(help or "").partition(_JSON)
-        self.json_text = (mark + described).strip()
-        super().__init__(help=keep_layout(text), params=params, **kwargs)
+        super().__init__(help=keep_layout(help or ""), params=params, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""

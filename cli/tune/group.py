@@ -100,19 +100,6 @@ def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
       pallasc tune plan specs/ -o job.pallasc --target h100-sxm -k matmul
 
     The exit code is 1 if a key has no points left. If no key has points left, no job is written.
-
-    --json prints one object:
-      schema    1
-      job       file, bytes, digest (of the whole content)
-      points    list in the order of the specs, each with: id, kernel, params, target, digest (of
-                the artifact), rank, facts, reference (true if the job has reference values) or
-                why_no_reference
-      dropped   list, each with: id, kernel, params, target, digest or null, rule (failed, equal,
-                spills, rank), why, facts or null
-      facts     spill_bytes (null if unknown), smem_bytes, waves, mbarriers
-      lost      list of the keys without points, each with: kernel, key (by parameter), target,
-                why
-      untuned   names of the kernels without `tune`, which are not in the job
     """
     from pallasc.cli.output.build_text import print_notes, summary
     from pallasc.cli.output.text import error_text
@@ -247,12 +234,6 @@ def show_command(expression: str | None, as_json: bool, work: Work) -> None:
       pallasc tune show kernels.yaml
       pallasc tune show kernels.yaml -k "target=h100-sxm and m=1024"
       pallasc tune show specs/ --json | jq ".rows[].us"
-
-    --json prints one object:
-      schema  1
-      rows    list, each with: kernel, file, line, gpu, key (by parameter), use (by parameter),
-              artifact, and, if known: source, us, spread_percent, rounds, device, driver,
-              clock_mhz, date
     """
     from pallasc.specs.loading.select import select
     from pallasc.specs.loading.tuned_table import Tables
@@ -309,6 +290,6 @@ def _row_cells(own: Selectable) -> list[str]:
     figures = ["", "", "", ""]
     if measured := row.measured:
         spread = f"{measured.spread_percent:g} %" if measured.spread_percent else ""
-        figures = [f"{measured.us:g} us", spread, f"{measured.rounds or ''}", measured.date]
+        figures = [f"{measured.us:g} µs", spread, f"{measured.rounds or ''}", measured.date]
     origin = row.source or (row.artifact or "")[:_DIGITS]
     return [own.name, row.gpu, use_text(_key(own)), use_text(row.use), *figures, origin]

@@ -83,14 +83,6 @@ def command(
       pallasc tune pick one.jsonl two.jsonl --specs specs/ --within 5 --at-most 4
 
     If no key has complete results, nothing is written, and the exit code is 1.
-
-    --json prints one object:
-      schema   1
-      written  list of the written tables
-      kernels  list, each with: kernel, gpu, table, keys, configurations (measured, used),
-               loss_percent (mean, worst), uses, default, rows (each with change, gpu, key,
-               before, after); lists of keys: beyond (not known to be within --within),
-               unfinished (not completely measured), without (no row is written)
     """
     from pallasc.tuning.pick import pick, with_model
     from pallasc.tuning.results import read_results

@@ -125,18 +125,6 @@ def command(
       4    there is no GPU, or the GPU is no longer usable
       5    the job or the results are damaged
       130  interrupted; the results so far are kept
-
-    --json prints one object:
-      schema   1
-      file     the results
-      device   ordinal, name, arch, driver
-      job      digest of the job's content
-      resumed  true if the file already had results
-      changed  true if results were added
-      keys     list, each with: kernel, key, at (other parameters of the matrix), winner (an id, or
-               null), why (why the key is done), us (median of the winner), rounds, spent_s, points
-               (each with id, params, artifact, us or null, rounds, failed or null, dropped or
-               null)
     """
     from pallasc.cli.launching import device_json, make_inputs, model_of
     from pallasc.runtime.device.devices import look_at_device

@@ -224,6 +224,13 @@ def test_only_known_errors_of_the_interpreter_are_findings(text: str, rule: str 
     assert finding is None or "HostAllocationKey" not in finding.message
 
 
+def test_a_message_ends_without_a_space_and_a_period() -> None:
+    text = "Out-of-bounds swap of x: swapping [0:8192] but buffer has shape (4096,) . "
+    finding = failure_finding(text, None)
+    assert finding is not None
+    assert finding.message.endswith("but buffer has shape (4096,)")
+
+
 def test_a_copy_that_is_not_waited_for_is_told_in_words_of_the_kernel() -> None:
     text = (
         "Not all copy_smem_to_gmem read-side operations completed before kernel finished on "

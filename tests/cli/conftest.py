@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from commands import captured
 from consoles import PATIENT, without_heartbeats
+from json_outputs import check_output
 
 from pallasc.cache.remote import session
 from pallasc.cache.store import Store
@@ -42,12 +43,14 @@ class Run:
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., Run]:
-    """Return a function that runs the command line in this process."""
+    """Return a function that runs the command line in this process, and checks its JSON output."""
 
     def run_here(*arguments: str | Path) -> Run:
         capfd.readouterr()
         code = main([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
+        if "--json" in arguments and out:
+            check_output(arguments, out)
         return Run(code, out, without_heartbeats(err))
 
     return run_here

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from json_outputs import check_output
 
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
@@ -53,6 +54,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory, library_store: Store) -> P
         patch.setattr("sys.stdout", printed)
         code = main(_arguments(folder / "kernels.yaml", folder / "job.pallasc", library_store.root))
     assert code == 0
+    check_output(["tune", "plan"], place.read_text())
     said = json.loads(place.read_text())
     return Planned(folder / "kernels.yaml", folder / "job.pallasc", library_store.root, said)
 

@@ -149,7 +149,7 @@ def test_a_table_is_shown(run: Any, built: Any, spec: Path, digests: dict[str, s
         "KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM",
     ]  # fmt: skip
     assert re.split(r"\s{2,}", lines[1]) == [
-        "add", "h100-sxm", "m=1024, dtype=bf16", "block=2048", "4.5 us", "0.5 %", "31",
+        "add", "h100-sxm", "m=1024, dtype=bf16", "block=2048", "4.5 µs", "0.5 %", "31",
         "2026-11-23", digests["bf16"][:12],
     ]  # fmt: skip
     chosen = run("tune", "show", spec, "-k", "name=add and dtype=f32 and block=2048")

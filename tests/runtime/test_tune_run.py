@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tuned_jobs
 from consoles import fits
+from json_outputs import check_output
 from processes import captured
 from tuned_jobs import point_id
 
@@ -85,7 +86,9 @@ def test_faults_lose_one_point(run_job: RunJob, jobs: dict[int, Path], tmp_path:
     assert note.startswith("note: clocks and temperatures not recorded: ")
     told = "\n".join([*lines, done.stdout]).replace(str(output), "results.jsonl")
     assert fits(told, shown_by_the_page())
-    report = json.loads(run_job(output, "--json").stdout)
+    printed = run_job(output, "--json").stdout
+    check_output(["tune", "run"], printed)
+    report = json.loads(printed)
     assert [own["key"] for own in report["keys"]] == [[n] for n in KEYS]
     assert [own["winner"] for own in report["keys"]] == [point_id(n, 0) for n in KEYS]
     failed = {p["id"] for own in report["keys"] for p in own["points"] if p["failed"]}

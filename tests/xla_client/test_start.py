@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import standin_gpu
+from json_outputs import check_output
 from standin_gpu import Folder
 
 PROGRAMS = {
@@ -84,6 +85,9 @@ def test_verify_on_the_machine_itself_finds_hits(filled: Folder) -> None:
     assert all(line.startswith("hit ") for line in lines), told.stdout + told.stderr
     (other,) = [line for line in told.stdout.splitlines() if "@two" in line]
     assert "number of GPUs 1 here, 2 recorded" in other
+    machine = ("--machine", filled.path / "one.json")
+    printed = filled.pallasc("warm", "--verify", "cache", *map(str, machine), "--json")
+    check_output(["warm"], printed.stdout)
     assert (
         "JAX_TRACEBACK_IN_LOCATIONS_LIMIT and PYTHONPATH not set as --print-env prints"
         in told.stderr
@@ -117,6 +121,7 @@ def test_an_unchanged_program_is_a_hit_of_the_store(filled: Folder, tmp_path: Pa
         "warm", str(copied.path / "programs.yaml"), "--store", str(filled.path.parent / "store"),
         "--cache-dir", str(tmp_path / "cache"), "--frozen", "--json",
     )  # fmt: skip
+    check_output(["warm"], done.stdout)
     report = json.loads(done.stdout)
     assert report["totals"]["hit"] == len(report["variants"]) == 8, done.stderr
     names = {path.name for path in (filled.path / "cache").glob("*-cache")}

@@ -21,6 +21,7 @@ from variants import (
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.remote.remote import MOST_PACKS, Remote, prune, pull, push, survey, verify
+from pallasc.cache.remote.session import RemoteError
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.transfer import catalog_name, pack_name
 from pallasc.cache.store import Store

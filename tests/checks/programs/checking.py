@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from json_outputs import check_output
+
 REMEMBERED: Path | None = None
 """A store that knows the digests of the toolchain and nothing else; a new store is its copy."""
 
@@ -126,6 +128,7 @@ class Ran:
     @property
     def report(self) -> dict[str, Any]:
         """What `--json` printed."""
+        check_output(["check"], self.out)
         report: dict[str, Any] = json.loads(self.out)
         return report
 

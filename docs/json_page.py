@@ -1,0 +1,149 @@
+"""The page docs/json.md, from docs/json.yaml and the classes that it names."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import itertools
+import re
+import textwrap
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+SOURCE = Path(__file__).resolve().with_name("json.yaml")
+_WIDTH = 100
+_COLUMN = 24
+_LONG = 6
+_AS = "as "
+_MARKS = {"list": "[]", "map": "{}"}
+
+
+class Field(NamedTuple):
+    """A field of an object.
+
+    Attributes:
+        text: its description.
+        kind: "object", "list" or "map" (of objects), "any", or "" (no objects).
+        fields: fields of the objects.
+        optional: it may be missing.
+    """
+
+    text: str = ""
+    kind: str = ""
+    fields: Mapping[str, Field] = {}
+    optional: bool = False
+
+
+def outputs() -> dict[str, Mapping[str, Field]]:
+    """Return the fields of each output, by command."""
+    return {name: _fields(value) for name, value in _source()["outputs"].items()}
+
+
+def _source() -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(SOURCE.read_text(encoding="utf-8"))
+    return data
+
+
+def _fields(data: Mapping[str, Any]) -> dict[str, Field]:
+    found: dict[str, Field] = {}
+    for names, value in data.items():
+        if names == "$from":
+            for path in [value] if isinstance(value, str) else value:
+                found |= {k: v for k, v in _class_fields(path).items() if k not in found}
+        elif not names.startswith("$"):
+            for name in names.split(", "):
+                _add(found, name, value)
+    return found
+
+
+def _add(found: dict[str, Field], name: str, value: Any) -> None:
+    key = name.rstrip("?*")
+    if value is False:
+        del found[key]
+        return
+    known = found.get(key, Field())
+    own = known if value is None else _field(value)
+    if "*" in name:
+        own = own._replace(kind="any", fields={})
+    found[key] = own._replace(text=own.text or known.text, optional="?" in name)
+
+
+def _field(value: Any) -> Field:
+    if isinstance(value, list):
+        return _field(value[0])._replace(kind="list")
+    if not isinstance(value, dict):
+        return Field(value or "")
+    each = value.get("$each")
+    return Field(value.get("$", ""), "map" if each else "object", _fields(each or value))
+
+
+def _class_fields(path: str) -> dict[str, Field]:
+    module, _, name = path.partition(":")
+    return _fields_of(getattr(importlib.import_module(module), name))
+
+
+def _fields_of(kind: Any) -> dict[str, Field]:
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+    names = names or [field.name for field in dataclasses.fields(kind)]
+    texts, types = _texts(kind), typing.get_type_hints(kind)
+    return {name: _typed(texts.get(name, ""), types[name]) for name in names}
+
+
+def _texts(kind: type) -> dict[str, str]:
+    """Return the texts in the docstring's section `Attributes`."""
+    section = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+    found = {}
+    for item in re.split(r"\n(?=\S)", textwrap.dedent(section)):
+        names, _, text = " ".join(item.split()).partition(": ")
+        text = re.sub(r"^see `\w+`\.$", "", text)
+        text = text.replace("None", "null").replace("True", "true").replace("`", "")
+        found |= dict.fromkeys(names.split(", "), text.removesuffix("."))
+    return found
+
+
+def _typed(text: str, kind: Any) -> Field:
+    if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
+        return Field(text, "object", _fields_of(kind))
+    inner = [_typed(text, argument) for argument in typing.get_args(kind)]
+    found = next((field for field in inner if field.kind), Field(text))
+    origin = typing.get_origin(kind)
+    return found._replace(kind="list") if found.kind and origin in (list, tuple) else found
+
+
+def json_page(note: str) -> str:
+    """Return the page."""
+    seen: dict[str, str] = {}
+    parts = ["# JSON output", note, _source()["introduction"].rstrip()]
+    for name, fields in outputs().items():
+        lines = _object(Field("", "object", fields), f"pallasc {name}", seen)
+        parts.append("\n".join([f"## pallasc {name}\n\n```text", *lines, "```"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _object(field: Field, place: str, seen: dict[str, str], indent: str = "") -> list[str]:
+    """Return the lines of an object; a long one is shown only once."""
+    lines = []
+    for own, group in itertools.groupby(field.fields.items(), key=lambda item: item[1]):
+        mark = _MARKS.get(own.kind, "") + "?" * own.optional
+        names = [name for name, _ in group]
+        inner = _object(own, f"{names[0]} of {place}", seen, f"{indent}  ")
+        text = own.text
+        if len(inner) == 1 and inner[0].startswith(_AS):
+            text, inner = "; ".join(filter(None, [text, inner[0]])), []
+        lines += [*_columns(indent + ", ".join(f"{name}{mark}" for name in names), text), *inner]
+    if len(lines) > _LONG:
+        known = seen.setdefault(repr(field.fields), place)
+        return lines if known == place else [f"{_AS}{known}"]
+    return lines
+
+
+def _columns(names: str, text: str) -> list[str]:
+    column = _COLUMN if text else len(names) - len(names.lstrip()) + 2
+    line = f"{names:<{_COLUMN - 2}}  {text}".rstrip()
+    after = " " * column
+    return textwrap.wrap(line, _WIDTH, subsequent_indent=after, break_on_hyphens=False)
