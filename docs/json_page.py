@@ -1,4 +1,4 @@
-"""The page docs/json.md, from docs/json.yaml and the classes that it names."""
+"""Make docs/json.md from docs/json.yaml and classes."""
 
 from __future__ import annotations
 
