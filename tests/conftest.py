@@ -1,8 +1,6 @@
 """Fixtures and hooks of all tests: shared folders and stores, and reasons to skip GPU tests."""
 
-import ctypes
 import fcntl
-import functools
 import gc
 import os
 import shutil
@@ -51,22 +49,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.sched_setaffinity(0, {cores[int(os.environ["PYTEST_XDIST_WORKER"][2:]) % len(cores)]})
 
 
-@functools.cache
-def _why_no_gpu() -> str | None:
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return "no NVIDIA driver here: libcuda.so.1 cannot be loaded"
-    if hasattr(driver, "standin_reset"):
-        return "no NVIDIA driver here: a test has put the stand-in in its place"
-    status = driver.cuInit(0)
-    if status:
-        return f"no usable NVIDIA GPU here: cuInit answers {status}"
-    count = ctypes.c_int()
-    driver.cuDeviceGetCount(ctypes.byref(count))
-    return None if count.value else "no NVIDIA GPU here: the driver counts 0 devices"
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Exempt ten thousand tests and their modules from garbage collection.
@@ -91,7 +73,7 @@ _LONG = (
     "building/test_worker.py", "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
 )  # fmt: skip
 
-# Pages and wheels do not depend on the version of Python or JAX, and their tests take long.
+# Long tests whose results do not depend on the version of Python.
 _NOT_ON_THE_OLDEST = ("test_docs.py", "wheels/", "runtime/test_pages.py")
 
 
@@ -99,21 +81,25 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+def _place(item: pytest.Item) -> str:
+    return str(item.path.relative_to(Path(__file__).parent))
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the long files first."""
-    folder = f"{Path(__file__).parent}{os.sep}"
 
     def position(item: pytest.Item) -> int:
-        name = str(item.path).removeprefix(folder)
-        return next((n for n, long in enumerate(_LONG) if name.startswith(long)), len(_LONG))
+        return next(
+            (n for n, long in enumerate(_LONG) if _place(item).startswith(long)), len(_LONG)
+        )
 
     items.sort(key=position)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") and (reason := _why_no_gpu()):
-        pytest.skip(reason)
+    if sys.version_info < (3, 12) and _place(item).startswith(_NOT_ON_THE_OLDEST):
+        pytest.skip("runs on Python 3.12 and newer")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -67,4 +67,4 @@ def _differences(fields: Mapping[str, Any], data: Any, place: str = "") -> Itera
 
 def _has_objects(value: object) -> bool:
     items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return any(isinstance(item, dict) for item in items)
+    return any(isinstance(item, dict) or _has_objects(item) for item in items)

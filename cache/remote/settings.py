@@ -85,7 +85,7 @@ class RemoteStats:
         offered: variants that were written to it.
         bytes_read: size of received bodies.
         bytes_written: size of sent bodies.
-        waited_s: time that the build waited for it, including decompressing and verifying.
+        waited_s: time spent waiting for it, including decompressing and verifying.
         lost_s: part of that time that gave no result.
         saved_s: recorded compile time of the hits.
         refused: entries and objects that were rejected, with the reason; the first 20.

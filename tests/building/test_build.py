@@ -178,6 +178,17 @@ def test_a_full_store_fails_no_build(project: Any, mounted: Callable[[str], Path
     _check_uncached(project, place, "No space left on device")
 
 
+def test_a_store_below_a_file_fails_no_build_unless_it_is_required(
+    project: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    below = tmp_path / "file" / "store"
+    _check_uncached(project, below, "Not a directory")
+    with pytest.raises(ToolError, match=r"the store /.*file/store cannot be written: .*Not a dir"):
+        project.build(require_store=True, store=Store(below))
+    assert project.events == []  # nothing was compiled for nothing
+
+
 def test_a_store_that_cannot_be_written_fails_no_build_unless_it_is_required(
     project: Any, mounted: Callable[[str], Path]
 ) -> None:

@@ -152,6 +152,8 @@ def test_a_key_alone_neither_doubts_nor_signs_what_others_stored(kernels: Any) -
     healed = kernels.build(store=signed(kernels.store))
     assert statuses(healed) == ["compiled", "compiled"]
     assert healed.results[0].artifact.cubin() == first.results[0].artifact.cubin() != forged
+    reasons = [path.read_text() for path in store.folder.glob("quarantine/*.reason")]
+    assert any("is not signed by a trusted key" in reason for reason in reasons)
 
 
 def test_another_machine_believes_the_public_key(
