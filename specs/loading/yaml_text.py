@@ -68,8 +68,9 @@ _SYNTAX_HINTS = (
     ("mapping values are not allowed", f"{_ALIGN}, or put a space after the colon or dash there."),
     ("could not find expected ':'", "Put a colon and a space after the key."),
     ("unexpected end of stream", "A quote is not closed."),
-    ("'<stream end>'", "A bracket is not closed."),
+    ("^(?!.*<document start>).*'<stream end>'", "A bracket is not closed."),
     ("but got '{'", 'Put a parameter in quotes: "{m}".'),
+    ("but got '[]}]", "Remove this bracket, or open it."),
     ("',' or", "A bracket is not closed, or a comma is missing."),
     ("but found '[]}]", "Put a colon and a space before the opening bracket, or remove this one."),
     ("but found '(<scalar>|,)'", "Put the whole text in quotes, and close each quote."),
@@ -232,7 +233,7 @@ def _syntax_hint(text: str, line: int, column: int, problem: str) -> str | None:
         return 'Put arrays in quotes: "bf16[{m}, 4096]".'
     if problem.startswith("mapping values") and ": " in current[:column]:
         return "Put text that contains a colon in quotes."
-    if current.count('"') % 2:
+    if "<scalar>" in problem and current.count('"') % 2 and "'" not in current:
         return "A quote is not closed."
     return next((hint for part, hint in _SYNTAX_HINTS if re.search(part, problem)), None)
 
