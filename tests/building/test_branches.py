@@ -96,7 +96,7 @@ def test_an_explanation_compares_with_the_set_of_sources_with_the_fewest_changes
     (missing,) = project.build(compile=False, explain=True).results
     assert missing.explanation.sources == ("helper (helper.py) has changed",)
     assert difference_lines(missing.explanation) == [
-        "      a build lowers it again, and compiles only if that gives something else"
+        "      a build lowers the kernel again, and compiles it only if the result differs"
     ]
     (result,) = project.build(frozen=True).results
     assert result.reason == "helper (helper.py) has changed"

@@ -98,7 +98,9 @@ def test_variants_fail_with_the_reason_if_no_worker_is_honest(pair: Cluster) -> 
     assert len(found) == NUMBER
     for error in found:
         assert isinstance(error, ToolError)
-        assert error.message.startswith(f"no worker of {pair.address} compiles it as it would be")
+        assert error.message.startswith(
+            f"no worker of {pair.address} compiles it as this machine would"
+        )
 
 
 def test_a_variant_over_which_workers_die_fails_alone_and_a_lost_scheduler_ends_the_build(

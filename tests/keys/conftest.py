@@ -283,7 +283,7 @@ class World:
         signature = LaunchPlan((), self.inputs, (), (), {"x": 0, "y": 1}, None)
         job = Job(cast("Callable[..., Any]", None), variant.args, {}, variant.target)
         tools = Tools({}, self.tools / "bin/ptxas", context.for_actions(), context.variables)
-        return action_fields(job, Lowered(None, self.module, signature, {}), tools)
+        return action_fields(job, Lowered(None, self.module, signature), tools)
 
 
 @dataclass(frozen=True)
