@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, Trust, read_trust, set_prefix
-from pallasc.cache.remote.session import OF_ONE_OBJECT, RemoteError, Session
+from pallasc.cache.remote.session import FAULTS, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
 from pallasc.cache.remote.transfer import (
     ROOT,
@@ -380,7 +380,7 @@ def _faults(session: Session, namespace: str) -> Iterator[str]:
             for entry in pack.check():
                 format.check_file(*entry)
         except (CorruptError, RemoteError) as error:
-            if isinstance(error, RemoteError) and error.failure not in OF_ONE_OBJECT:
+            if isinstance(error, RemoteError) and error.failure not in FAULTS:
                 raise
             yield f"pack {row.pack}: {error.message}"
 

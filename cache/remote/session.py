@@ -53,9 +53,10 @@ Version = Mapping[str, str]
 
 
 class Failure(Enum):
-    """The kinds of failures, with their hints; after MISSING and TORN the remote stays usable."""
+    """The kinds of failures, with their hints."""
 
     MISSING = "Check the address; `pallasc cache push` makes what is missing."
+    DAMAGED = "Check the address, the objects there, and any proxy."
     TORN = "Try again; if it keeps failing, check the network and any proxy."
     REFUSED = "Check the address, the credentials, and their permissions."
     BROKEN = "Try again; if it keeps failing, look at the server's log."
@@ -64,7 +65,10 @@ class Failure(Enum):
     SETTINGS = "Check the settings and credentials of the remote."
 
 
-OF_ONE_OBJECT = (Failure.MISSING, Failure.TORN)
+FAULTS = (Failure.MISSING, Failure.DAMAGED)
+"""Faults of one object in the remote."""
+OF_ONE_OBJECT = (*FAULTS, Failure.TORN)
+"""Failures after which requests for other objects may succeed."""
 
 
 class RemoteError(ToolError):
@@ -172,16 +176,17 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Record a failure: of one object, several of which a build tolerates, or of the remote.
 
         Raises:
-            RemoteError: this is a command, and the remote failed.
+            RemoteError: this is a command, and the remote failed or the answer broke off.
         """
-        if isinstance(error, RemoteError) and error.failure not in OF_ONE_OBJECT:
+        tolerated = OF_ONE_OBJECT if self.is_build else FAULTS
+        if isinstance(error, RemoteError) and error.failure not in tolerated:
             self.fail(error)
             return
         self.stats.refuse(error.message)
         self._failures += 1
         if self.is_build and self._failures >= MOST_FAILURES:
             text = f"{self.stats.url}: {self._failures} objects are missing or damaged"
-            self.fail(RemoteError(text, Failure.TORN))
+            self.fail(RemoteError(text, Failure.DAMAGED))
 
     def _cancel_all(self) -> None:
         def cancel() -> None:
@@ -253,7 +258,7 @@ class Objects:
                     if len(data) > limit:
                         break
             if max(len(data), meta["size"]) > limit:
-                raise RemoteError(f"{what}: over the limit of {limit:,} bytes", Failure.TORN)
+                raise RemoteError(f"{what}: over the limit of {limit:,} bytes", Failure.DAMAGED)
             return bytes(data), {part: meta[part] for part in _VERSION if meta.get(part)}
 
         return await self._call(what, read())
@@ -368,11 +373,11 @@ class Objects:
         for place in (root / name, *(root / name).parents):
             if place == root:
                 break
-            if os.path.lexists(place):
+            with contextlib.suppress(OSError):  # the request itself reports it
                 mode = place.lstat().st_mode
                 if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
                     text = f"{self.address}: {place.relative_to(root)} is not a folder or file"
-                    raise RemoteError(text, Failure.TORN)
+                    raise RemoteError(text, Failure.DAMAGED)
 
     def _connect(self) -> Any:
         try:

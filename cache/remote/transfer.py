@@ -48,7 +48,7 @@ from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import MAX_SETS, Manifest, Trust, set_prefix
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_name
-from pallasc.cache.remote.session import Failure, RemoteError, Session, Version
+from pallasc.cache.remote.session import OF_ONE_OBJECT, Failure, RemoteError, Session, Version
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import entries_of_manifest, has_another, publish_pack, unwritable
 from pallasc.errors import CorruptError
@@ -469,9 +469,9 @@ class Fetch:
         try:
             publish_pack(self._store, data, [found.entry for found in complete])
         except OSError as error:
-            problem = unwritable(self._store, error)
             if not self._session.is_build:
-                raise problem from error
+                raise unwritable(self._store, error) from error
+            self._store.not_written(error)
             complete = [found for found in complete if not has_another(self._store, found.entry)]
             if not _is_held(self._store, data):
                 complete = []
@@ -566,16 +566,21 @@ class Writer:
             change: other changes of the catalog.
 
         Raises:
-            RemoteError: the remote fails, or the budget is used up.
+            RemoteError: the remote fails, the budget is used up, or this is a command and a pack
+                could not be sent. The catalog has the packs that were sent, unless the remote
+                failed.
         """
         self._flush()
-        rows = []
+        rows, unsent = [], None
         for future, row in self._sent:
             if self._session.first([future]) is None:
                 break
             try:
                 future.result()
             except RemoteError as error:
+                if error.failure in OF_ONE_OBJECT:
+                    unsent = unsent or error
+                    continue
                 self._session.fail(error)
                 break
             rows.append(row)
@@ -586,3 +591,5 @@ class Writer:
         if change != Change():
             change_catalog(self._session, self._namespace, change)
         self._session.stats.offered += sum(len(row.names) // _NAME for row in rows)
+        if unsent is not None:
+            self._session.fail(unsent)

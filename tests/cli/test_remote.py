@@ -180,6 +180,19 @@ def refuse(status: int) -> Callable[[BaseHTTPRequestHandler], None]:
     return answer
 
 
+def cut_packs(folder: Path) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        data = (folder / handler.path.lstrip("/")).read_bytes()
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(data)))
+        handler.send_header("Last-Modified", handler.date_time_string())
+        handler.end_headers()
+        handler.wfile.write(data[: len(data) // 2] if "/packs/" in handler.path else data)
+        handler.close_connection = True
+
+    return answer
+
+
 def stall(handler: BaseHTTPRequestHandler) -> None:
     server: Any = handler.server
     server.over.wait()
@@ -237,6 +250,20 @@ def test_a_remote_that_takes_no_packs_is_a_warning_of_a_build_and_an_error_of_pu
         ": the server answers 404\n"
         "  Check that the address exists on the server and can be written.\n"
     )
+
+
+def test_a_connection_that_breaks_is_an_error_of_pull_and_verify(
+    machine: Any, run: Any, server: Server
+) -> None:
+    server.answer = cut_packs(machine.remote)
+    remote = ("--store", machine.store, "--remote", f"http://127.0.0.1:{server.server_port}")
+    for command in ("pull", *remote), ("stats", *remote, "--verify"):
+        result = run("cache", *command)
+        assert (result.code, result.out) == (4, "")
+        assert result.err.endswith(
+            ": the answer broke off\n"
+            "  Try again; if it keeps failing, check the network and any proxy.\n"
+        )
 
 
 def test_a_web_server_that_cannot_list_cannot_be_pruned(

@@ -23,7 +23,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.remote.remote import MOST_PACKS, Remote, prune, pull, push, survey, verify
 from pallasc.cache.remote.session import RemoteError
 from pallasc.cache.remote.settings import RemoteSettings
-from pallasc.cache.remote.transfer import catalog_name, pack_name
+from pallasc.cache.remote.transfer import catalog_name, decode_catalog, pack_name
 from pallasc.cache.store import Store
 
 DAY_S = 24 * 3600.0
@@ -157,6 +157,43 @@ def test_a_link_in_a_remote_folder_leads_nowhere(
     (there / part).symlink_to(outside)
     stats = upload(settings, store, fill(store, range(2)))
     assert (stats.offered, list(outside.iterdir())) == (0, [])
+
+
+def test_a_pack_that_cannot_be_sent_does_not_discard_the_others(
+    settings: RemoteSettings, store: Store, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pallasc.cache.remote.transfer.PACK_BYTES", 1)
+    names = {NAMESPACE: fill(store, range(3))}
+    push(settings, store, names)
+    catalog = there / catalog_name(NAMESPACE)
+    second = there / pack_name(NAMESPACE, decode_catalog(catalog.read_bytes()).rows[1].pack)
+    catalog.unlink()
+    second.unlink()
+    os.mkfifo(second)
+    with pytest.raises(RemoteError, match=f"{second.name} is not a folder or file"):
+        push(settings, store, names)
+    assert survey(settings)[0].packs == 2
+    assert verify(settings) == []
+    second.unlink()
+    assert push(settings, store, names)[:2] == (1, 2)
+
+
+def test_a_pack_that_another_process_removes_is_a_miss(
+    settings: RemoteSettings, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = fill(store, range(2))
+    upload(settings, store, keys)
+    lstat = Path.lstat
+
+    def removed(path: Path) -> os.stat_result:
+        if path.parent.name == "packs":
+            path.unlink(missing_ok=True)
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", removed)
+    found, stats = download(settings, other, keys)
+    assert (found, stats.tripped, stats.refusals) == ({}, "", 1)
+    assert stats.refused[0].endswith(": there is no such file")
 
 
 @pytest.mark.parametrize("name", ["packs", "catalog"])
