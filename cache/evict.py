@@ -2,10 +2,12 @@
 
 Records and packs (see `inventory.Unit`) are evicted, least recently used first, until the rest fits
 the limits. A blob is evicted with the last record that names it, and a manifest with the record
-that it leads to. A pack is evicted as a whole. Records that the caller keeps or that a running
-build holds stay, and so do packs that contain such a record, even if the store remains too large.
-A young blob stays, because another process may be about to publish a record that names it, and so
-do the records that name it. All of these are reported with the reason.
+that it leads to. A pack is evicted as a whole.
+
+Some files stay even if the store remains too large, and are reported with the reason: records that
+the caller keeps, records that a running build holds, packs that contain such a record, young blobs,
+and records that name a young blob. A young blob stays because another process may be about to
+publish a record that names it.
 """
 
 from __future__ import annotations

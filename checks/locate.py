@@ -1,8 +1,8 @@
 """Adds the user's source lines to findings in PTX.
 
 The lines come from compiling again (`line_tables`), which is done only for variants with findings.
-They are stored separately from the result: the PTX does not depend on the path of the kernel's
-source, but its lines do.
+They are stored separately from the result: the PTX, and so the result, does not depend on the path
+of the kernel's source file, but the source lines contain this path.
 """
 
 from __future__ import annotations
@@ -195,7 +195,11 @@ def _with_arrays(text: str, table: LineTable | None) -> str:
 
 
 def _shown(finding: Finding, tables: Tables) -> list[Finding]:
-    """Return a finding with its lines, or nothing if each of its lines was partly executed."""
+    """Return a finding with its source lines.
+
+    A finding about PTX that was not executed keeps only source lines of which nothing was executed;
+    if there is none, the result is empty.
+    """
     if finding.rule != NOT_EXECUTED.name:
         return [with_lines(finding, tables)]
     table = tables.get((finding.cubin, finding.kernel))
@@ -241,7 +245,7 @@ def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Locat
 
 
 def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
-    """Return the loops around a line; their number of iterations may be wrong."""
+    """Return the loops around a line; a wrong number of iterations can be the kernel's mistake."""
     table = tables.get(kernel)
     calls = table.loops_around(line) if table is not None else ()
     return [Place("a loop around these lines", at) for at in calls]

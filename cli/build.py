@@ -60,7 +60,7 @@ class BuildCommand(Command):
 @options.flag("--watch", "Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
-@options.file_option("--baseline", 'Lock file or bundle to which budgets like "+8" add.')
+@options.file_option("--baseline", 'Lock file or bundle that budgets like "+8" are relative to.')
 @options.explain_option
 @options.fail_on_warning_option
 @options.quiet_option

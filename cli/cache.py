@@ -227,10 +227,10 @@ def prune_command(
     anything cannot be read or removed.
 
     To prune a remote store, use --remote with --size or --age. Only builds that may write to it
-    record which packs they use; a pack that is only read becomes old. If its server supports
-    lifecycle rules, prefer them. A plain web server cannot list packs, and so cannot be pruned;
-    WebDAV servers can. Packs that no catalog (index) lists are removed after a day. If a catalog is
-    damaged, its packs are kept and the exit code is 4.
+    record when they used a pack; a pack that only other builds read counts as unused. If the server
+    supports lifecycle rules, prefer them. A plain web server cannot list packs, and so cannot be
+    pruned; WebDAV servers can. Packs that no catalog (index) lists are removed after a day. If a
+    catalog is damaged, its packs are kept and the exit code is 4.
 
     Examples:
       pallasc cache prune --dry-run

@@ -81,7 +81,8 @@ def command(
     digits are enough). Variants of specs that are not in the store are built first. A git revision
     is built from a temporary copy; the working tree is not changed. With one SIDE and two -k, each
     variant of the first selection is compared with the variant of the second that has the same
-    kernel, target, and parameters, apart from those that have no value in common.
+    kernel, target, and parameters. A parameter is ignored if no value of it occurs in both
+    selections: "block" in the example below.
 
     Variants are matched by id; if each side has a single variant, the ids may differ. Differences
     are printed worst first; if there are none, nothing is printed. Each depth includes the depths
@@ -91,8 +92,8 @@ def command(
       mix        instructions by class, for kernels and their loops
       sass       machine code without scheduling, with registers and labels renamed by first use,
                  so that only different or reordered instructions count as differences
-      lines      instructions by source line; specs are compiled again to find the lines, but other
-                 sides need lines from an earlier pallasc inspect --lines
+      lines      instructions by source line; specs are compiled again to find the lines; sides that
+                 are not specs need lines from an earlier pallasc inspect --lines
       raw        the unmodified machine code
 
     The exit code is 0 even if there are differences; with --exit-code it is then 1.

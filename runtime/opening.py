@@ -130,7 +130,7 @@ def normalized(name: str) -> str:
 
 
 def _developed(package: str, item: str) -> list[Path]:
-    """Return the bundles for a package that an item of `PALLASC_BUNDLE_PATH` names."""
+    """Return a package's bundles at the path in one item of `PALLASC_BUNDLE_PATH`."""
     owner, is_named, rest = item.partition("=")
     if is_named and _is_name(owner):
         if owner != package:
@@ -353,8 +353,8 @@ class Bundles:
     def candidates(self, name: str) -> list[Candidate]:
         """Return the variants of a kernel, an empty list if no bundle contains it.
 
-        If a bundle has variants for an architecture, bundles with a higher rank are ignored for
-        that architecture.
+        If a bundle has variants of the kernel for an architecture, bundles with less precedence (a
+        greater `rank`) are ignored for that architecture.
 
         Raises:
             CorruptError: a manifest is damaged.

@@ -1,4 +1,8 @@
-"""Measure a job: each key's contest, from first process to winner.
+"""Run a tuning job on a GPU.
+
+A key is, for example, a size and a dtype. For each key, the points (variants with different tile
+sizes, for example) compete in a contest, until one wins. In a round, each remaining point is
+measured once.
 
 The file of results contains everything that is known, so an interrupted run continues where it
 stopped. A round is written when it is complete; an interrupted round does not count. Before the
@@ -443,7 +447,7 @@ class Run:
                 points.end(name)
 
     def _round(self, match: Match, points: Points, decision: Measure) -> None:
-        """Measure each point once; exclude points that fail, and record the other times."""
+        """Measure each point once; exclude points that fail, and record the times of the others."""
         points.start(decision.ids)  # starting takes most of the time, so processes start together
         times_us, spent_s = {}, self._contest(match).spent_s
         for name in decision.ids:

@@ -168,7 +168,7 @@ def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None
 
 
 def _namespaces(session: Session, names: Sequence[str] | None = None) -> Sequence[str]:
-    """Return these namespaces, by default all in the remote."""
+    """Return `names`, or all namespaces in the remote if it is None."""
     if names is not None:
         return names
     return sorted(filter(format.is_name, session.result(session.objects.folders(ROOT))))
@@ -330,7 +330,12 @@ def survey(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> list[NamespaceStats]:
-    """Return statistics of namespaces; None for all, if the remote can be listed.
+    """Return statistics of some or all namespaces of a remote.
+
+    Args:
+        settings: the remote.
+        namespaces: their names; None selects all, which requires a remote that can be listed.
+        environ: environment variables.
 
     Raises:
         RemoteError: the remote fails, or cannot be listed.

@@ -3,13 +3,15 @@
 The store remembers the specs of a Python file with the digests of all files that executing it read,
 so an unchanged file is not executed again.
 
-The manifest of a Python spec file has the fields of a compilation (`manifest`), and two more:
-`specs`, JSON text whose mappings keep their order, and `env`, label -> value of each variable that
-the specs declare. The warnings of the file are repeated each time the file is read.
+The manifest of a Python spec file has the fields of a compilation's manifest
+(`compiler/inputs/manifest.py`) and two more. `specs` is JSON text; its mappings keep their order.
+`env` maps the label of each environment variable that the specs declare to a digest of its value.
+The warnings of the file are repeated each time the file is read.
 
-The specs may depend on variables that the file declares. Literal declarations are found by parsing
-the file before it is executed. If the file declares and reads another variable that is set, it is
-executed again with that variable.
+The specs may depend on environment variables that the file declares; most others are hidden.
+Literal declarations are found by parsing the file before it is executed. Other declarations are
+known only afterwards. If the file tried to read such a variable, and it is set, the file is
+executed again with all declared variables.
 
 Shards divide the variants of a build between machines that do not communicate. A digest of a
 variant's id determines its shard, so all jobs need the same list of variants.
@@ -184,8 +186,8 @@ class SpecReader(Struct, frozen=True, kw_only=True):
             raise NotCachedError(
                 f"the specs of this file are not in the store: {why}.",
                 location=Location(path),
-                hint=f"{self.frozen_by} does not execute it: build without it, or restore the "
-                "store.",
+                hint=f"With {self.frozen_by}, the file is not executed. Build without "
+                f"{self.frozen_by}, or restore the store.",
             )
         try:
             literal = _literal_env(path)
@@ -208,9 +210,11 @@ class SpecReader(Struct, frozen=True, kw_only=True):
     def _known_keys(
         self, path: str, key: str, digests: FileDigests, of_project: Iterable[str]
     ) -> Iterator[tuple[str, set[str] | None]]:
-        """Yield keys, each with the set that collects names of unchecked packages, or None.
+        """Yield the keys under which the specs of a file may be stored, each with a set or None.
 
-        Without an installed compiler, there is a key for each remembered toolchain.
+        None: all packages must be unchanged. A set: missing packages do not count as changed, and
+        their names are added to it. Without an installed compiler, there is a key with a set for
+        each remembered toolchain.
         """
         yield key, None
         if not is_compiler_installed():
@@ -331,7 +335,10 @@ def _changed(
 
 
 def _models() -> str:
-    """Return the table of GPUs; specs use its names as targets and its values through `like`."""
+    """Return the table of GPUs as text for the key, as specs depend on it.
+
+    Specs name GPUs as targets, and `like` copies a GPU's values.
+    """
     from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 
     rows = {name: model.figures() for name, model in MODELS.items()}
@@ -339,7 +346,14 @@ def _models() -> str:
 
 
 def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | None = None) -> str:
-    """Return the key of a file's specs; `jax` are the versions of a JAX that is not installed."""
+    """Return the key of a file's specs.
+
+    Args:
+        path: the file.
+        digests: computes digests of files.
+        of_project: environment variables that the project declares.
+        jax: the versions of JAX's packages in a remembered toolchain; None for the installed ones.
+    """
     return labelled_key(
         {
             "collect": _SCHEMA,
@@ -363,7 +377,9 @@ def _remembered(manifest: Manifest) -> list[Spec] | None:
 
 
 def _parsed(specs: Iterable[Mapping[str, Any]]) -> list[Spec]:
-    """Return the specs that `spec_to_json` converted, in a process that ran the user's code.
+    """Convert specs back from the objects that `spec_to_json` made.
+
+    These come from the store or a process that ran the user's code, and may be malformed.
 
     Raises:
         SpecError: they are malformed.
@@ -436,7 +452,7 @@ def parse_shard(text: str) -> Shard:
     if not 1 <= shard.number <= shard.of:
         raise SpecError(
             f"--shard {text}: K must be from 1 to {shard.of}, got {shard.number}.",
-            hint="Add 1 to a number that starts at 0." if shard.number == 0 else None,
+            hint="If your CI counts jobs from 0, add 1." if shard.number == 0 else None,
         )
     return shard
 

@@ -140,7 +140,7 @@ def _called_function(called: str, base_dir: str, keys: Iterable[str]) -> Callabl
     """
     function = import_function(called, base_dir, called="$call")
     if isinstance(function, type) and type(function).__call__ is not type.__call__:
-        return function  # an enumeration: its signature is that of its members
+        return function  # an enumeration: its signature does not describe this call
     for key in keys:
         if not takes(function, key):
             hint = suggestion(key, signature_of(function).parameters)
@@ -304,7 +304,10 @@ def _laid_out(struct: Any, layout: tuple[int, ...] | None) -> Any:
 
 
 def _built(node: BuiltNode, sharding: Any) -> Any:
-    """Return the result of a call; it is traced, so it may inspect its arrays and compute."""
+    """Return the shapes of a call's result.
+
+    JAX traces the called function, so it may inspect its arrays and compute with them.
+    """
     import jax
 
     arrays = list(leaves(node))
@@ -359,9 +362,10 @@ def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = Fals
 
     Args:
         tree: arrays, or their shapes, in containers and nodes.
-        path: the name of its first level.
+        path: the name of the tree; names of arrays in it begin with it: `x.weight` in `x`.
         bindings: receives one per array, with the leaf's number as `buffer`.
-        is_input: name a node's children as its type does, and include its static data.
+        is_input: name the children of a node by the keys of its type instead of by number, and
+            include the static data of nodes and the layouts of arrays.
     """
     if tree is None:
         return None

@@ -39,7 +39,7 @@ from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 
 
 def commit(kind: str) -> Step:
-    """Put the operations of a kind that the active lanes have issued into a group.
+    """Commit a group: the uncommitted operations of one kind that the active lanes have issued.
 
     A `cp.async` is one operation of several lanes, so its groups belong to the warp.
     """
@@ -56,13 +56,13 @@ def commit(kind: str) -> Step:
 
 
 def wait(kind: str, left: int, *, commits: bool = False, reads_only: bool = False) -> Step:
-    """Wait for all groups of the active lanes except the last `left`, or only for their reads.
+    """Wait until all groups of the active lanes are complete, except the last `left` groups.
 
     Args:
         kind: "bulk", "cp.async" or "wgmma".
         left: the number of groups that need not be complete.
         commits: commit a group first.
-        reads_only: the operations need only have read their sources.
+        reads_only: wait only until the operations have read their sources.
     """
     committing = commit(kind)
 
@@ -118,7 +118,10 @@ def store_operation(
     size: int,
     write: Callable[[np.ndarray], None],
 ) -> Asynchronous:
-    """Return a copy out of shared memory; a wait for reads makes it read its source."""
+    """Return the operation that copies from shared memory.
+
+    It reads its source when it completes, or earlier, when a lane waits for its reads.
+    """
     kept: list[np.ndarray] = []
 
     def read() -> None:
@@ -232,7 +235,10 @@ def _boxes(
     operand: Operand,
     more: list[Operand],
 ) -> Callable[[Warp, int, int], Located]:
-    """Return a function for the box of a lane at an address; takes offsets from `more`."""
+    """Return a function that locates a lane's box, given the box's address in shared memory.
+
+    If the instruction has offsets for im2col, they are removed from `more`.
+    """
     if not isinstance(operand, Address):
         raise refusal(instruction)
     map_at = builder.address(operand)
@@ -330,9 +336,10 @@ def _signals(
 ) -> list[tuple[Block, int]]:
     """Return the mbarriers that a load signals, one per destination.
 
-    A multicast signals each destination. With `.cta_group::2`, it instead signals, in each
-    destination's pair of blocks, the block with the same parity as the address's block. Other loads
-    signal the block of the address: the destination or, with `.cta_group::2`, its peer.
+    A multicast signals each destination. With `.cta_group::2`, it signals one block in each
+    destination's pair: the one whose rank has the same parity as the rank in the mbarrier's
+    address. Other loads signal the block in the mbarrier's address: the destination or, with
+    `.cta_group::2`, its peer.
     """
     blocks = targets
     if mask is None:

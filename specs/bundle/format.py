@@ -21,7 +21,8 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
 
     body       = { blob } { page } catalog provenance
     blob       = raw bytes, or a zstd frame without magic number, content size, and checksum (RFC
-                 8878, descriptor 00), whose dictionary is the content of its bases, outermost first
+                 8878, descriptor 00); its dictionary is the joined contents of the blob's base, the
+                 base's base, and so on; the last of this chain, which has no base, comes first
     page       = a zstd frame as above; the pages of the blob table come first, then the pages
                  of entries, without gaps
 
@@ -30,7 +31,7 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
                  { row }                                of each page of entries
                  { key_end }                            of each page of entries
                  { key } info
-    row        = page_at page_bytes raw_bytes digest    u64 u32 u32; the page's digest as stored
+    row        = page_at page_bytes raw_bytes digest    u64 u32 u32, digest of the compressed page
     key_end    = u32                end of the first key of the page, relative to the keys
     info       = JSON object: "codec": {"level": number, "zstd": version}
 
@@ -40,7 +41,7 @@ A page has 64 rows or entries; the last page has the rest. Decompressed, a page 
     first_at   = u64                offset of the first blob of the page; the others follow it
     stored     = u32                the blob's bytes in the file
     size       = u32                bytes of its content
-    step       = u32                its base is the blob this many numbers before it; 0: no base
+    step       = u32                the blob's number minus its base's number; 0: no base
     form       = kind + 16 × coding, one byte; kind: 0 record, 1 cubin, 2 PTX, 3 constant,
                  4 source lines, 5 reference values; coding: 0 raw, 1 zstd
     digest     = of its content
@@ -55,13 +56,13 @@ A page has 64 rows or entries; the last page has the rest. Decompressed, a page 
 Entries are sorted by key, as bytes; no two have the same key. To find one, bisect the keys of the
 catalog, then the keys of one page; only that page is read.
 
-**Compiled and shipped.** `record` in an entry is the number of the artifact's record
-(`specs/artifacts/artifact.py`), byte for byte as the compiler made it, so its digest is the
-artifact's digest in store and lock. `blobs` lists the record's blobs in the order of their digests:
-the number of each in the blob table, or null if it was left out (PTX). A cubin without its debug
-sections (`specs/bundle/strip.py`) is a different blob: the record has the digest of the compiled
-cubin, the blob table the digest of the shipped one. `Bundle.artifact` returns a record with the
-shipped digests.
+**Compiled and shipped.** `record` in an entry is the blob number of the artifact's record
+(`specs/artifacts/artifact.py`). This blob has the bytes that the compiler made, so its digest is
+the artifact's digest in store and lock. `blobs` lists the record's blobs in the order of their
+digests: the number of each in the blob table, or null if it was left out (PTX). A cubin without its
+debug sections (`specs/bundle/strip.py`) is a different blob: the record has the digest of the
+compiled cubin, the blob table the digest of the shipped one. `Bundle.artifact` returns a record
+with the shipped digests.
 
 **Digests.** `root` covers the head, the head covers the catalog, the catalog covers each page, and
 the blob table covers the content of each blob: data that is read on demand is checked up to `root`.
@@ -91,8 +92,8 @@ History:
          blob when it reads the blob's row, which only `verify` does.
     1.2  adds the tuning data of a variant, `tune` of an entry, and reference values
          (`specs/bundle/tuned.py`): a blob of kind 5 that an entry names in `reference`. A
-         bundle without any is written as 1.1 or 1.0. An earlier reader ignores `tune`, and so
-         chooses without rows.
+         bundle without any is written as 1.1 or 1.0. An earlier reader ignores `tune`, so it
+         does not use the rows of the tuning table when it chooses a variant.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ class BlobRow:
         number: number of the blob.
         extent: extent of the stored bytes.
         size: bytes of the content.
-        step: how many numbers before it its base is; 0 if it has none.
+        step: the blob's number minus its base's number; 0 if it has no base.
         kind: kind of its content.
         coding: `RAW` or `ZSTD`.
         digest: digest of the content.
@@ -277,8 +278,8 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
     ):
         if not head_bytes <= part.at <= part.end <= body_end:
             raise CorruptError(
-                f"{name} is damaged: its {label} (bytes {part.at} to {part.end}) ends after its "
-                f"content, which has {body_end} bytes."
+                f"{name} is damaged: its {label} (bytes {part.at} to {part.end}) is not inside its "
+                f"body (bytes {head_bytes} to {body_end})."
             )
         if part.size > most:
             raise CorruptError(f"{name} has a {label} of {part.size} bytes; the limit is {most}.")
@@ -412,8 +413,8 @@ class Catalog:
     def page(self, index: int) -> PageRow:
         """Return the row of a page; pages of both kinds are numbered together.
 
-        Each page must start where the page before it ends, so that a few bytes cannot be read as a
-        great many pages.
+        Each page must start where the page before it ends. Otherwise, all rows of a forged catalog
+        could name the same few bytes, and a small file could be decompressed to a huge amount.
 
         Raises:
             CorruptError: the row is invalid.

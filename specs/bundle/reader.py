@@ -234,7 +234,7 @@ class Reader:
         return self._decode(*last, dictionary)
 
     def _path(self, number: int) -> list[tuple[int, BlobRow]]:
-        """Return a blob and its bases, outermost first."""
+        """Return a blob's bases, the one without a base first, and then the blob."""
         path = [(number, self.row(number))]
         length = 0
         while step := path[-1][1].step:

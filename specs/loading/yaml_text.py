@@ -2,12 +2,13 @@
 
 YAML is read safely: only text, numbers, booleans, null, lists, and mappings are constructed. Plain
 scalars follow the core schema of YAML 1.2; those that YAML 1.1 reads differently (`no`, `1_000`,
-`010`, `2024-01-01`) are rejected as ambiguous. Anchors, aliases, and `<<` work, up to a total
-number of values. A JSON file is read as YAML.
+`010`, `2024-01-01`) are rejected as ambiguous. Anchors, aliases, and `<<` are allowed. A value
+counts each time an alias repeats it, and the total is limited (`MOST_VALUES`). A JSON file is read
+as YAML.
 
 The parsers of libyaml and PyYAML yield one event at a time and do not recurse. PyYAML's composers
-do, and build everything before it can be counted, so this module reads the events, within bounds.
-Source of the events: YAML 1.1, chapter 3.1.
+recurse, and build all values before these can be counted. So this module reads the events itself,
+and limits the depth and the number of values. YAML 1.1, chapter 3.1, defines the events.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _LONGEST_NUMBER = 100
 _LONGEST_LINE = 1000
 """Longest line, in characters, that is searched for the cause of an error."""
 
-HALF = "holds half of a character, which cannot be written."
-HALF_HINT = "Write the character itself, or its number: \\U0001f600."
+HALF = "contains a lone surrogate, which is only half of a character."
+HALF_HINT = "Write the whole character, or its number, such as \\U0001f600."
 
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))
@@ -72,7 +73,10 @@ _SYNTAX_HINTS = (
     ("but got '{'", 'Put a parameter in quotes: "{m}".'),
     ("but got '[]}]", "Remove this bracket, or open it."),
     ("',' or", "A bracket is not closed, or a comma is missing."),
-    ("but found '[]}]", "Put a colon and a space before the opening bracket, or remove this one."),
+    (
+        "but found '[]}]",
+        "Put a colon and a space before the opening bracket, or remove this closing bracket.",
+    ),
     ("but found '(<scalar>|,)'", "Put the whole text in quotes, and close each quote."),
 )
 """Patterns in a parser's message, each with a hint; the first that fits is used."""
@@ -156,7 +160,8 @@ def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> D
     """
     import yaml
 
-    if directive := _TAG_DIRECTIVE.search(text):  # libyaml compares each directive with all others
+    # This comes before parsing because libyaml takes quadratic time for many %TAG directives.
+    if directive := _TAG_DIRECTIVE.search(text):
         line = text.count("\n", 0, directive.end()) + 1
         raise SpecError("tags are not allowed.", location=Location(file, line))
     if file.endswith(".json"):

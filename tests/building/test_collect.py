@@ -144,7 +144,7 @@ def test_a_frozen_store_executes_nothing(project: Any, counted: Callable[[], int
     assert str(caught.value) == (
         f"{path}: the specs of this file are not in the store: it has not been read with "
         "this store.\n"
-        "  --frozen does not execute it: build without it, or restore the store."
+        "  With --frozen, the file is not executed. Build without --frozen, or restore the store."
     )
     SpecReader(store=project.store).specs([str(path)])
     held = SpecReader(store=project.store, frozen=True).specs([str(path)])

@@ -104,5 +104,7 @@ def test_hints_name_what_the_user_wrote(
         return
     with pytest.raises(NotCachedError) as missing:
         bundles.make(python, output, root=tmp_path, environ=environ)
-    hint = f"{written} does not execute it: build without it, or restore the store."
+    hint = (
+        f"With {written}, the file is not executed. Build without {written}, or restore the store."
+    )
     assert missing.value.hint == hint
