@@ -1,9 +1,9 @@
-"""Proofs of the store at full length: kills, failing system calls, damage, races.
+"""Proofs of the store at full length: kills, failing system calls, races.
 
 Each proof is a program of `tests/cache/programs/`, which the tests run with small counts. By
 default, the counts here are small, too. `--full` takes hours on a small machine: 10,000 kills,
-1,000 cases of failing system calls, 100,000 damaged files, 1,000,000 operations of 64 processes, 16
-processes that need the same 20 keys. All errors are printed. Goal: there are none.
+1,000 cases of failing system calls, 1,000,000 operations of 64 processes, 16 processes that need
+the same 20 keys. All errors are printed. Goal: there are none.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class Proof:
 PROOFS = {
     "kills": Proof("kill.py", (100, 1), (10_000, 1), "interrupted"),
     "system calls": Proof("faults.py", (60, 1), (1_000, 2), "injected", preload=True),
-    "damage": Proof("damage.py", (1_000, 1), (100_000, 2), "mutations"),
     "races": Proof("race.py", (8, 250), (64, 15_625), "operations"),
     "single flight": Proof("flight.py", (16, 20), (16, 20), "compilations"),
 }
