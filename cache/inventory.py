@@ -64,7 +64,7 @@ class Unit(NamedTuple):
         name: action key of the record, or digest of the pack.
         identity: identity of the file.
         keys: action keys of the records in it.
-        blobs: blobs outside it that its records name.
+        blobs: blobs outside packs that the record names; empty for a pack, which has its own.
         is_pack: whether it is a pack.
     """
 

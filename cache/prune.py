@@ -177,7 +177,7 @@ def tidy(
     Args:
         store: the store.
         limits: `read_limits()` by default.
-        keep: action keys of artifacts to keep: the ones that the build added.
+        keep: action keys of artifacts to keep: the ones that the build added or used.
         now_ns: the current time.
 
     Raises:

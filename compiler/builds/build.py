@@ -154,6 +154,7 @@ class _Build(Struct, eq=False):
         session: records the entries of the store that are used.
         results: finished results by position.
         misses: misses by request.
+        compiled: digests of the records that this build has compiled, by action key.
         notes: warnings about compilations.
         stack: closes everything that the build has opened.
         setup: the installed compiler, None if there is none.
@@ -172,6 +173,7 @@ class _Build(Struct, eq=False):
     session: Session
     results: dict[int, VariantResult] = field(default_factory=dict)
     misses: dict[Request, Miss] = field(default_factory=dict)
+    compiled: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     stack: ExitStack = field(default_factory=ExitStack)
     setup: Setup | None = None
@@ -200,26 +202,22 @@ class _Build(Struct, eq=False):
             if self.misses and self._may_compile():
                 self._compile(lookup)
             statuses = {result.status for result in self.results.values()}
-            added = frozenset(
-                result.action_key
-                for result in self.results.values()
-                if result.action_key and (result.remote or result.status == "compiled")
-            )
             came = any(result.remote for result in self.results.values())
             if self.setup is not None and (came or not statuses.isdisjoint(_WRITES_MANIFEST)):
                 from pallasc.compiler.inputs.manifest import remember
 
                 remember(self.store, context.identity, context.versions())
             self.notes += context.notes()
-        if added:
-            self._tidy(added)
+        if came or "compiled" in statuses:
+            self._tidy()
 
-    def _tidy(self, added: frozenset[str]) -> None:
-        """Prune the store, except the artifacts that this build added."""
+    def _tidy(self) -> None:
+        """Prune the store, except the artifacts of this build's results."""
         from pallasc.cache.format import size
         from pallasc.cache.prune import tidy
 
-        pruned = tidy(self.store, keep=added)
+        keep = frozenset(r.action_key for r in self.results.values() if r.action_key)
+        pruned = tidy(self.store, keep=keep)
         if pruned is not None and pruned.excess_bytes and pruned.plan.retained:
             limit = pruned.limits.max_bytes or 0
             self.notes.append(
@@ -634,10 +632,13 @@ class _Build(Struct, eq=False):
         """Sign and publish a worker's manifest; return its name, "" if there is none.
 
         The manifest must name the artifact that the worker reported. It is not signed if the worker
-        found that artifact in the store, unsigned.
+        found that artifact in the store, unless this build compiled it, or it was signed for this
+        request before.
         """
         from pallasc.cache.manifests import manifest_from_json
 
+        if reply.status == "compiled" and not reply.put.conflict:
+            self.compiled[reply.action] = reply.digest
         body = reply.manifest
         if body is None:
             return ""
@@ -648,7 +649,8 @@ class _Build(Struct, eq=False):
         try:
             sign = (
                 self.store.trust.required
-                or (reply.status == "compiled" and not reply.put.conflict)
+                or not self.store.trust.signers
+                or self.compiled.get(reply.action) == reply.digest
                 or self.store.signed_records(key).get(reply.action) == reply.digest
             )
             return self.store.put_set(key, manifest_from_json(key, body), sign=sign)

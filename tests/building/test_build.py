@@ -86,6 +86,10 @@ def test_a_build_keeps_what_it_compiled_and_notes_that_the_store_is_too_large(
     (note,) = report.notes
     assert " over its limit of 1 kB: what this and other running builds need, " in note
     assert len(project.build().hits) == 2
+    monkeypatch.setattr("pallasc.cache.prune.TIDY_EVERY_S", 0)
+    project.spec(*write_kernels(project, first=61, second=62, third=63))
+    assert [result.status for result in project.build().results] == ["hit", "hit", "compiled"]
+    assert len(project.build().hits) == 3
 
 
 def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any) -> None:

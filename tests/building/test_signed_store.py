@@ -156,6 +156,15 @@ def test_a_key_alone_neither_doubts_nor_signs_what_others_stored(kernels: Any) -
     assert any("is not signed by a trusted key" in reason for reason in reasons)
 
 
+def test_a_key_signs_for_each_request_what_the_build_has_compiled(kernels: Any) -> None:
+    assert Store(kernels.store.root, require_signed=True).trust.notes  # makes a secret
+    for name in ("one", "other"):
+        kernels.write(f"{name}.py", KERNEL.replace("x, 2", "x, 5"))
+    kernels.spec(*({"name": name, "entry": f"{name}.py:double"} for name in ("one", "other")))
+    assert statuses(kernels.build(store=Store(kernels.store.root))) == ["compiled", "lowered"]
+    assert statuses(kernels.build(store=signed(kernels.store), frozen=True)) == ["hit", "hit"]
+
+
 def test_another_machine_believes_the_public_key(
     compiled: Any, project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
