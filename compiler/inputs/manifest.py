@@ -190,7 +190,7 @@ def find_sources(
     reached = sorted(closure(entries))
     found = Sources(folders=folders, hidden=modules.hidden(folders))
     found.files = {f"file:{file}": Path(base_dir, file) for file in entry_files}
-    for name in filter(_counts, reached):
+    for name in filter(counts, reached):
         _add_module(found, name, base_dir)
     missing = {*filter(_is_namespace, reached)}
     for name in reached:
@@ -201,7 +201,7 @@ def find_sources(
     return found
 
 
-def _counts(name: str) -> bool:
+def counts(name: str) -> bool:
     """Return False for modules in the toolchain's identity, and for entry points that are files."""
     top = name.partition(".")[0]
     if is_standard(name) or top in COVERED or name.startswith(module_name("")):

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest, manifest_from_json
 from pallasc.compiler.inputs.lookup import Lookup, named_entries, place_of
-from pallasc.compiler.inputs.manifest import fields_text, joined
+from pallasc.compiler.inputs.manifest import counts, fields_text, joined
 from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import store_for_action
 from pallasc.compiler.workers.messages import REFUSED, Compile, Compiled, Failed, Reply, Task
@@ -375,7 +375,9 @@ def _checked_manifest(reply: Compiled, asked: Compile) -> Manifest:
         raise ValueError("its manifest has another digest than its sources")
     for entry in named_entries(asked.variant):
         label = f"{'file' if entry.is_file else 'module'}:{entry.source}"
-        if label not in manifest.files:
+        packaged = any(f"{entry.source}.".startswith(f"{name}.") for name in manifest.packages)
+        is_needed = entry.is_file or (counts(entry.source) and not packaged)
+        if is_needed and label not in manifest.files:
             raise ValueError(f"its manifest leaves out {label}")
     return manifest
 

@@ -141,6 +141,21 @@ def test_a_cluster_in_the_build_does_so_too_and_a_remote_gets_one_pack(
     assert report.remote.requests <= 5
 
 
+def test_a_kernel_of_an_installed_package_is_compiled_on_a_worker(
+    project: Project, two: Cluster
+) -> None:
+    module = "jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu"
+    tiles = {"tile_m": 64, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2}
+    matmul = {
+        "entry": f"{module}:matmul",
+        "args": {"a": "f16[128, 128]", "b": "f16[128, 128]", "c": None},
+        "static": {"config": {"$call": f"{module}:TuningConfig", **tiles}},
+    }
+    project.spec("installed.yaml", {"name": "matmul", **matmul})
+    report = project.build(project.store(), "installed.yaml", executor=two.address)
+    assert [(r.status, str(r.error)) for r in report.results] == [("compiled", "None")]
+
+
 def test_failures_read_as_at_home(project: Project, two: Cluster) -> None:
     project.spec(
         "wrong.yaml", {"name": "wrong"}, {"name": "dies_with_place"},
