@@ -69,7 +69,8 @@ def why_not() -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.c"
         source.write_text("#include <pthread.h>\n#include <stdatomic.h>\nint probe;\n")
-        command = [*compiler(), "-std=c11", "-fPIC", "-shared", source, "-o", f"{source}.so"]
+        command = [*compiler(), "-std=c11", "-O2", "-fPIC", "-shared", source]
+        command += ["-o", f"{source}.so"]
         try:
             subprocess.run(command, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
@@ -94,7 +95,10 @@ def library() -> Extension:
         libraries=["dl"],
         extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-pthread"],
         optional=True,
-        extra_link_args=["-Wl,-soname,libpallasc.so", "-Wl,-z,nodelete", "-Wl,-s", "-pthread"],
+        # Without -O2, zig compiles its runtime libraries for debugging, which takes a minute.
+        extra_link_args=[
+            *("-O2", "-Wl,-soname,libpallasc.so", "-Wl,-z,nodelete", "-Wl,-s", "-pthread"),
+        ],
     )
 
 
@@ -114,7 +118,7 @@ def extension() -> Extension:
         sorted(f"{NATIVE}/{name}" for name in OF_PYTHON),
         define_macros=[("PALLASC_EXTENSION_SOURCES", f'"{_digest(OF_PYTHON)}"')],
         extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden"],
-        extra_link_args=["-Wl,-s"],
+        extra_link_args=["-O2", "-Wl,-s"],
         optional=True,
         py_limited_api=not is_free_threaded,
     )

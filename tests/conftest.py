@@ -73,8 +73,19 @@ _LONG = (
     "building/test_worker.py", "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
 )  # fmt: skip
 
-# Long tests whose results do not depend on the version of Python.
-_NOT_ON_THE_OLDEST = ("test_docs.py", "wheels/", "runtime/test_pages.py")
+# Long tests whose results depend neither on the version of Python nor on the version of JAX.
+_NOT_ON_THE_OLDEST = (
+    "test_docs.py", "test_packaging.py", "wheels/", "cluster/", "reports/",
+    "building/test_locks.py", "building/test_order.py", "building/test_signed_store.py",
+    "building/test_supervision.py", "building/test_worker.py", "bundle/test_bundling.py",
+    "bundle/test_mutations.py", "cache/remote/", "checks/test_both_levels.py",
+    "checks/test_command.py", "checks/test_devices.py", "checks/test_emulation.py",
+    "checks/test_limits.py", "checks/test_mutants.py", "checks/test_stored_results.py",
+    "cli/test_diff.py", "cli/test_path_names.py", "cli/test_remote.py", "cli/test_run.py",
+    "cli/test_shard.py", "cli/test_watch.py", "emulator/test_numbers.py", "plans/",
+    "runtime/native/test_fuzz.py", "runtime/native/test_page.py", "runtime/test_gpu_script.py",
+    "runtime/test_pages.py", "runtime/test_tune_run.py",
+)  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
