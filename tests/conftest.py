@@ -66,8 +66,8 @@ def pytest_collection() -> Generator[None, object, object]:
 # Files with few but long tests, the longest first. By default, xdist begins with the files that
 # have the most tests: one process would run these files at the end while the others wait.
 _LONG = (
-    "test_docs.py", "wheels/test_backends.py", "building/test_order.py", "xla_client/",
-    "checks/test_command.py", "checks/test_artifact.py", "checks/test_both_levels.py",
+    "test_docs.py", "wheels/test_backends.py", "building/test_order.py",
+    "xla_client/test_bad_input.py", "checks/test_command.py", "checks/test_artifact.py", "checks/test_both_levels.py",
     "coverage/test_coverage.py", "cluster/", "cache/remote/test_hostile.py", "building/test_api.py",
     "building/test_supervision.py", "runtime/test_gpu_script.py", "compiler/test_assemblers.py",
     "building/test_worker.py", "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
@@ -75,16 +75,20 @@ _LONG = (
 
 # Long tests whose results depend neither on the version of Python nor on the version of JAX.
 _NOT_ON_THE_OLDEST = (
-    "test_docs.py", "test_packaging.py", "wheels/", "cluster/", "reports/",
-    "building/test_locks.py", "building/test_order.py", "building/test_signed_store.py",
-    "building/test_supervision.py", "building/test_worker.py", "bundle/test_bundling.py",
-    "bundle/test_mutations.py", "cache/remote/", "checks/test_both_levels.py",
-    "checks/test_command.py", "checks/test_devices.py", "checks/test_emulation.py",
-    "checks/test_limits.py", "checks/test_mutants.py", "checks/test_stored_results.py",
-    "cli/test_diff.py", "cli/test_path_names.py", "cli/test_remote.py", "cli/test_run.py",
-    "cli/test_shard.py", "cli/test_watch.py", "emulator/test_numbers.py", "plans/",
+    "analysis/test_disassembly.py", "building/test_closure.py", "building/test_collect.py",
+    "building/test_isolation.py", "building/test_locks.py", "building/test_manifest.py",
+    "building/test_order.py", "building/test_signed_store.py", "building/test_supervision.py",
+    "building/test_worker.py", "bundle/test_bundling.py", "bundle/test_mutations.py",
+    "cache/remote/", "cache/test_faults.py", "checks/test_both_levels.py", "checks/test_command.py",
+    "checks/test_devices.py", "checks/test_emulation.py", "checks/test_limits.py",
+    "checks/test_mutants.py", "checks/test_stored_results.py", "cli/test_diff.py",
+    "cli/test_hostile_text.py", "cli/test_json.py", "cli/test_path_names.py", "cli/test_remote.py",
+    "cli/test_run.py", "cli/test_shard.py", "cli/test_source_lines.py", "cli/test_watch.py",
+    "cluster/", "emulator/test_collectives.py", "emulator/test_numbers.py",
+    "emulator/test_opcodes.py", "emulator/test_races.py", "plans/", "reports/",
     "runtime/native/test_fuzz.py", "runtime/native/test_page.py", "runtime/test_gpu_script.py",
-    "runtime/test_pages.py", "runtime/test_tune_run.py",
+    "runtime/test_pages.py", "runtime/test_tune_run.py", "test_docs.py", "test_packaging.py",
+    "test_site.py", "wheels/",
 )  # fmt: skip
 
 
