@@ -67,10 +67,11 @@ def pytest_collection() -> Generator[None, object, object]:
 # have the most tests: one process would run these files at the end while the others wait.
 _LONG = (
     "test_docs.py", "wheels/test_backends.py", "building/test_order.py",
-    "xla_client/test_bad_input.py", "checks/test_command.py", "checks/test_artifact.py", "checks/test_both_levels.py",
-    "coverage/test_coverage.py", "cluster/", "cache/remote/test_hostile.py", "building/test_api.py",
-    "building/test_supervision.py", "runtime/test_gpu_script.py", "compiler/test_assemblers.py",
-    "building/test_worker.py", "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
+    "xla_client/test_bad_input.py", "checks/test_command.py", "checks/test_artifact.py",
+    "checks/test_both_levels.py", "coverage/test_coverage.py", "cluster/",
+    "cache/remote/test_hostile.py", "building/test_api.py", "building/test_supervision.py",
+    "runtime/test_gpu_script.py", "compiler/test_assemblers.py", "building/test_worker.py",
+    "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
 )  # fmt: skip
 
 # Long tests whose results depend neither on the version of Python nor on the version of JAX.
