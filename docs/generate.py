@@ -4,7 +4,7 @@
 tests/coverage has other kernels.
 
 * `cli.md`: the help of every command, and the exit codes with their errors
-* `json.md`: the fields of `--json`, from `json.yaml`
+* `json.md`, `json.schema.json`: the fields of `--json`, from `json.yaml`
 * `coverage.md`: the parts of Pallas that compile, from tests/coverage
 * `targets.md`: the GPU models
 * `plans.md`: the steps of launch plans, and who executes them
@@ -194,6 +194,7 @@ def pages() -> dict[str, str]:
     return {
         "cli.md": cli_page(),
         "json.md": json_page.json_page(NOTE),
+        "json.schema.json": json_page.json_schema_text(),
         "coverage.md": coverage_page.coverage_page(NOTE),
         "spec.schema.json": json_schema_text(),
         "plans.md": plans_page(),

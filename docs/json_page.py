@@ -1,4 +1,4 @@
-"""Make docs/json.md from docs/json.yaml and classes."""
+"""Make docs/json.md and docs/json.schema.json from docs/json.yaml and classes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import dataclasses
 import importlib
 import inspect
 import itertools
+import json
 import re
 import textwrap
 import typing
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import yaml
 
 SOURCE = Path(__file__).resolve().with_name("json.yaml")
@@ -22,8 +25,16 @@ _LONG = 6
 _AS = "as "
 _MARKS = {"list": "[]", "map": "{}"}
 
+Schema = dict[str, Any]
+_PLAIN: Schema = {
+    "items": {"not": {"type": "object"}},
+    "additionalProperties": {"not": {"type": "object"}},
+}
+"""Values of a field without a known type: scalars, and lists and mappings of them."""
 
-class Field(NamedTuple):
+
+@dataclass(frozen=True)
+class Field:
     """A field of an object.
 
     Attributes:
@@ -31,12 +42,17 @@ class Field(NamedTuple):
         kind: "object", "list" or "map" (of objects), "any", or "" (no objects).
         fields: fields of the objects.
         optional: it may be missing.
+        values: JSON schema of its values, if the type is known and has no objects.
     """
 
     text: str = ""
     kind: str = ""
-    fields: Mapping[str, Field] = {}
+    fields: Mapping[str, Field] = field(default_factory=dict)
     optional: bool = False
+    values: Schema = field(default_factory=dict, compare=False, repr=False)
+
+
+_VERSION = Field(values={"const": 1})
 
 
 def outputs() -> dict[str, Mapping[str, Field]]:
@@ -68,14 +84,16 @@ def _add(found: dict[str, Field], name: str, value: Any) -> None:
         return
     known = found.get(key, Field())
     own = known if value is None else _field(value)
+    if not own.kind and not known.kind:
+        own = replace(own, values=known.values)
     if "*" in name:
-        own = own._replace(kind="any", fields={})
-    found[key] = own._replace(text=own.text or known.text, optional="?" in name)
+        own = replace(own, kind="any", fields={})
+    found[key] = replace(own, text=own.text or known.text, optional="?" in name)
 
 
 def _field(value: Any) -> Field:
     if isinstance(value, list):
-        return _field(value[0])._replace(kind="list")
+        return replace(_field(value[0]), kind="list")
     if not isinstance(value, dict):
         return Field(value or "")
     each = value.get("$each")
@@ -89,7 +107,7 @@ def _class_fields(path: str) -> dict[str, Field]:
 
 def _fields_of(kind: Any) -> dict[str, Field]:
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
-    names = names or [field.name for field in dataclasses.fields(kind)]
+    names = names or [each.name for each in dataclasses.fields(kind)]
     texts, types = _texts(kind), typing.get_type_hints(kind)
     return {name: _typed(texts.get(name, ""), types[name]) for name in names}
 
@@ -110,9 +128,72 @@ def _typed(text: str, kind: Any) -> Field:
     if dataclasses.is_dataclass(kind) or hasattr(kind, "__struct_fields__"):
         return Field(text, "object", _fields_of(kind))
     inner = [_typed(text, argument) for argument in typing.get_args(kind)]
-    found = next((field for field in inner if field.kind), Field(text))
-    origin = typing.get_origin(kind)
-    return found._replace(kind="list") if found.kind and origin in (list, tuple) else found
+    found = next((own for own in inner if own.kind), None)
+    if found is None:
+        return Field(text, values=_values(kind))
+    return replace(found, kind="list") if typing.get_origin(kind) in (list, tuple) else found
+
+
+def _values(kind: Any) -> Schema:
+    """Return the JSON schema of a type without objects, {} if JSON has no such type."""
+    try:
+        return msgspec.json.schema(kind)
+    except TypeError:
+        return {}
+
+
+def json_schema(*, strict: bool = False) -> Schema:
+    """Return the JSON schema of each output, by command, and of the objects in them.
+
+    A strict schema allows no fields that are not described.
+    """
+    definitions = {"plain": _PLAIN}
+    whole = {
+        f"pallasc {name}": _object_schema({"schema": _VERSION, **fields}, strict, definitions)
+        for name, fields in outputs().items()
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Outputs of pallasc with --json",
+        "$defs": whole | definitions,
+    }
+
+
+def json_schema_text() -> str:
+    """Return the schema as the text of `docs/json.schema.json`, a line per definition."""
+    schema = json_schema()
+    definitions = schema.pop("$defs")
+    lines = [f"{json.dumps(name)}: {json.dumps(one)}" for name, one in definitions.items()]
+    start = json.dumps(schema, indent=2).removesuffix("\n}")
+    return f'{start},\n  "$defs": {{\n    ' + ",\n    ".join(lines) + "\n  }\n}\n"
+
+
+def _object_schema(
+    fields: Mapping[str, Field], strict: bool, definitions: dict[str, Schema]
+) -> Schema:
+    return {
+        "type": ["object", "null"],
+        "properties": {
+            name: _field_schema(name, own, strict, definitions) for name, own in fields.items()
+        },
+        "required": [name for name, own in fields.items() if not own.optional],
+        **({"additionalProperties": False} if strict else {}),
+    }
+
+
+def _field_schema(name: str, own: Field, strict: bool, definitions: dict[str, Schema]) -> Schema:
+    text = {"description": own.text} if own.text else {}
+    if own.kind in ("", "any"):
+        return text | (own.values or ({} if own.kind else {"$ref": "#/$defs/plain"}))
+    one = _object_schema(own.fields, strict, definitions)
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    place = next(each for each in names if definitions.setdefault(each, one) == one)
+    reference = {"$ref": f"#/$defs/{place}"}
+    if own.kind == "list":
+        return text | {"type": ["array", "null"], "items": reference}
+    if own.kind == "map":
+        return text | {"type": ["object", "null"], "additionalProperties": reference}
+    return text | reference
 
 
 def json_page(note: str) -> str:
@@ -120,15 +201,15 @@ def json_page(note: str) -> str:
     seen: dict[str, str] = {}
     parts = ["# JSON output", note, _source()["introduction"].rstrip()]
     for name, fields in outputs().items():
-        lines = _object(Field("", "object", fields), f"pallasc {name}", seen)
+        lines = _object(Field(kind="object", fields=fields), f"pallasc {name}", seen)
         parts.append("\n".join([f"## pallasc {name}\n\n```text", *lines, "```"]))
     return "\n\n".join(parts) + "\n"
 
 
-def _object(field: Field, place: str, seen: dict[str, str], indent: str = "") -> list[str]:
+def _object(whole: Field, place: str, seen: dict[str, str], indent: str = "") -> list[str]:
     """Return the lines of an object; a long one is shown only once."""
     lines = []
-    for own, group in itertools.groupby(field.fields.items(), key=lambda item: item[1]):
+    for own, group in itertools.groupby(whole.fields.items(), key=lambda item: item[1]):
         mark = _MARKS.get(own.kind, "") + "?" * own.optional
         names = [name for name, _ in group]
         inner = _object(own, f"{names[0]} of {place}", seen, f"{indent}  ")
@@ -137,7 +218,7 @@ def _object(field: Field, place: str, seen: dict[str, str], indent: str = "") ->
             text, inner = "; ".join(filter(None, [text, inner[0]])), []
         lines += [*_columns(indent + ", ".join(f"{name}{mark}" for name in names), text), *inner]
     if len(lines) > _LONG:
-        known = seen.setdefault(repr(field.fields), place)
+        known = seen.setdefault(repr(whole.fields), place)
         return lines if known == place else [f"{_AS}{known}"]
     return lines
 
