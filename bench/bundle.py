@@ -6,8 +6,6 @@ by name, parameters and target, and closes the file. Goals: selecting takes at m
 as reading, and loading the kernel reads no blobs except its record, its cubin and their bases.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

@@ -18,8 +18,6 @@ run continues there. `--subject` chooses kernels, and `--most` limits the mutant
 kernel.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

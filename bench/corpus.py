@@ -19,8 +19,6 @@ Goals: pallasc takes at most 1.10 times as long as plain JAX, in sum and at the 
 all kernels that JAX compiles.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

@@ -5,8 +5,6 @@ Usage: jax_tuning.py [FILE]. One process builds `examples/jax_tuning.yaml` into 
 of other versions stay. If a variant fails, nothing is written, and the exit code is 1.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 import sys

@@ -6,8 +6,6 @@ default, the counts here are small, too. `--full` takes hours on a small machine
 the same 20 keys. All errors are printed. Goal: there are none.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

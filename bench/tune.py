@@ -15,8 +15,6 @@ Without `--part`, all parts run whose data are available:
 * faults, lookup, tokamax: see `tune_faults.py`, `tune_lookup.py`, and `tune_tokamax.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import io

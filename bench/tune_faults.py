@@ -11,8 +11,6 @@ gone, a round is missing or recorded twice, or a point without a fault has faile
 if another point that did not fail is faster.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import signal

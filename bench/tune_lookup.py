@@ -14,8 +14,6 @@ Kernels come from `tests/runtime/`; the driver is a stand-in that answers at onc
 processor time, so that other programs of the machine do not count.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

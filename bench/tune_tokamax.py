@@ -6,8 +6,6 @@ and in one process, both with the assembler that pallasc found (`corpus.py` expl
 all entries compile, and pallasc takes at most 1.15 times as long as JAX for the sample.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import multiprocessing

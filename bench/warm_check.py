@@ -4,8 +4,6 @@ Goal: the check takes at most 1.5 times as long. To prepare, the first variant i
 results are copied for the others.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

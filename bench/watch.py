@@ -9,8 +9,6 @@ in its next process; some edits come without a pause.
 Goal: at most a second in the median after a pause, for a kernel that compiles in at most 0.4 s.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Comparison of what `--json` prints with docs/json.yaml, from which docs/json.md is made."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Calls that go through the extension: what it takes, what it leaves to Python."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

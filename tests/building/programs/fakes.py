@@ -1,7 +1,5 @@
 """Pools of workers that execute the code that they are sent: the build's side of `fake_worker`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
