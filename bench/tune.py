@@ -1,4 +1,4 @@
-"""Tuned kernels: `tune pick` and `tune plan` on published data, `tune run`, look-ups, Tokamax.
+"""Tuned kernels: `tune pick` and `tune plan` on published data, and look-ups at launch.
 
 Without `--part`, all parts run whose data are available:
 
@@ -12,7 +12,7 @@ Without `--part`, all parts run whose data are available:
   at least half of them are dropped, and no winner. Shapes were sampled in the order of their
   SHA-256. The sample `fit` was used to fit `tuning/plan.py`; `judge` and `later` were not. A winner
   is kept if the artifact of its configuration is in the job.
-* faults, lookup, tokamax: see `tune_faults.py`, `tune_lookup.py`, and `tune_tokamax.py`.
+* lookup: see `tune_lookup.py`.
 """
 
 import argparse
@@ -28,9 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tune_faults
 import tune_lookup
-import tune_tokamax
 from harness import ROOT, Figure, run_benchmark
 
 from pallasc.tuning.pick import Chosen, choose
@@ -180,11 +178,9 @@ def dropped(name: str, own: Pruned) -> Figure:
 
 
 PARTS = {
-    "faults": tune_faults.figures,
     "lookup": tune_lookup.figures,
     "pick": pick,
     "pruning": pruning,
-    "tokamax": tune_tokamax.figures,
 }
 
 
@@ -194,15 +190,4 @@ def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_benchmark(
-            __doc__,
-            measure,
-            part=tuple(PARTS),
-            autoheuristic=Path,
-            fault_runs=20,
-            lookup_rounds=1,
-            tokamax_store=Path,
-            tokamax_sample=tune_tokamax.SAMPLE,
-        )
-    )
+    sys.exit(run_benchmark(__doc__, measure, part=tuple(PARTS), autoheuristic=Path))
