@@ -3,14 +3,13 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import pytest
 
 from pallasc.compiler.workers.messages import Reply, Request, Task
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.worker_process import Worker
-
-if TYPE_CHECKING:
-    import pytest
 
 WHO = "import os; value = os.getpid()"
 PATIENCE_S = 300.0
