@@ -2,8 +2,7 @@
 
 Both take turns in one process, with the file in the page cache. Reading is one `pread` of head,
 pages and catalog. Selecting opens the file again, checks the data that it reads, finds one variant
-by name, parameters and target, and closes the file. Goal: selecting takes at most 5 times as long
-as reading.
+by its key, and closes the file. Goal: selecting takes at most 5 times as long as reading.
 """
 
 import argparse
@@ -54,7 +53,7 @@ def read_manifest(path: Path, head_bytes: int, start: int, end: int) -> None:
 def select(path: Path, entry: Entry, *, load: bool) -> None:
     """Open, select one variant, close; `load` reads its artifact and cubin as well."""
     with open_bundle(path) as bundle:
-        found = next(own for own in bundle.entries(entry.name) if own.key == entry.key)
+        found = bundle.reader.entry(bundle.reader.find(entry.key))
         if load:
             bundle.artifact(found).cubin()
 

@@ -77,8 +77,10 @@ def first_launches(files: Sequence[Path], arrays: Mapping[int, Any]) -> tuple[An
     from pallasc.runtime.opening import open_bundle
 
     rows: list[list[int]] = []
+    kept = []  # and with them the cubins
     for number in range(KERNELS + 1):
         opened = [open_bundle(file)["add"] for file in files]
+        kept.append(opened)
         for own in (own for kernel in opened for own in kernel.variants):
             m, tile = own.params["m"], own.params["tile"]
             if m in arrays and tile == 1 + m % VARIANTS:
