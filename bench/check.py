@@ -8,9 +8,7 @@ Goals:
 * JAX's `hopper_matmul`, 256 × 128 × 192, takes at most 30 s, and a softmax of `f32[64, 4096]` at
   most 5 s, on one core.
 * A second check of a thousand unchanged variants takes at most 1.5 times as long as their build.
-* Of the kernels of `docs/coverage.md` that compile for sm_90a and for sm_100a, at least 95 % give
-  the numbers of their reference, and all that JAX compiles wrongly are found. These are counted
-  from the results of `make coverage`.
+  To prepare, the first variant is checked, and its results are copied for the others.
 
 `--part` chooses parts. The part `interpreter`, where JAX's interpreter checks the same mutants,
 only runs if it is named. `--store` names a folder for mutants and artifacts, so that an interrupted
@@ -18,42 +16,49 @@ run continues there. `--subject` chooses kernels, and `--most` limits the mutant
 kernel.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "mutants"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"))
 
-import warm_check
 from equivalent_mutants import reason
-from harness import ROOT, Figure, run_benchmark, say
+from harness import PALLASC, Figure, in_turn, medians, ratio, run_benchmark, say, timed_process
+from inputs import fill, without_sync, write_spec
 from kernel_mutants import NEAR, NOT_FOUND, NOT_RUN, Case, Outcome, cases, measure
+from msgspec import structs
 from mutated_kernels import SUBJECTS
 
 from pallasc.cache.store import Store
+from pallasc.checks.findings import result_from_json
+from pallasc.checks.levels import LEVELS, Options
+from pallasc.checks.stored_results import StoredResults
 from pallasc.compiler.api import compile as compile_kernel
+from pallasc.compiler.builds.build import build
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.program import PlanRun
 from pallasc.emulator.races.observer import Races
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.decorator import Call
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 
-COVERAGE = ROOT / "tests" / "coverage" / "results-0.12.json"
 FOUND, DEADLOCK_S, MATMUL_S, SOFTMAX_S = 95.0, 10.0, 30.0, 5.0
 BLAMELESS = ("nothing", "warning")
-AGREE, COVERED = 95.0, ("sm_90a", "sm_100a")
+UNCHANGED = 1000
 
 
 def measure_all(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
     """Measure the parts that `--part` names, by default all except the interpreter."""
-    parts = options.part or ("mutants", "coverage", "times", "warm")
+    parts = options.part or ("mutants", "times", "warm")
     folder = options.store or place
     folder.mkdir(parents=True, exist_ok=True)
     figures: list[Figure] = []
@@ -67,13 +72,10 @@ def measure_all(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
             wanted = [case for case in chosen if not case.mutant or case in counted]
             found = measure(wanted, folder, level="interpreter", jobs=2, timeout_s=30)
             figures += of_interpreter([found[case.id] for case in counted])
-    if "coverage" in parts:
-        figures += of_coverage(json.loads(COVERAGE.read_text(encoding="utf-8")))
     if "times" in parts:
         figures += two_kernels(Store(folder / "store"))
     if "warm" in parts:
-        (place / "warm").mkdir()
-        figures += warm_check.measure(argparse.Namespace(rounds=5), place / "warm")
+        figures += unchanged(place / "warm")
     return figures
 
 
@@ -136,27 +138,6 @@ def of_interpreter(own: Sequence[Outcome]) -> list[Figure]:
     ]
 
 
-def of_coverage(results: Mapping[str, Any]) -> list[Figure]:
-    """Count the kernels of the coverage table whose numbers agree, of those that compile."""
-    kernels, figures = results["cases"].values(), []
-    for arch in COVERED:
-        said = [one["emulated"][arch] for one in kernels if arch in one.get("emulated", {})]
-        right = [text for text in said if text == "ok"]
-        figures.append(share(f"coverage kernels that agree, {arch}", right, said, AGREE))
-    wrong = [
-        one["emulated"][arch]
-        for one in kernels
-        for arch, built in one["targets"].items()
-        if built.startswith("fault: ")
-    ]
-    missed = sum(not text.startswith("found: ") for text in wrong)
-    return [
-        *figures,
-        Figure("coverage variants that JAX compiles wrongly", len(wrong)),
-        Figure("of those, not found", missed, goal=0),
-    ]
-
-
 def two_kernels(store: Store) -> list[Figure]:
     """Measure the processor time of two kernels at the artifact level, in this process."""
     import jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu as hopper
@@ -197,7 +178,48 @@ def emulated(artifact: Artifact) -> float:
     return time.process_time() - began_s
 
 
-PARTS = ("mutants", "coverage", "times", "warm", "interpreter")
+def unchanged(folder: Path) -> list[Figure]:
+    """Time a check and a build of unchanged variants in turn."""
+    spec, store = write_spec(folder / "spec", UNCHANGED), Store(folder / "store")
+    fill(store, spec)
+    check_first(spec, store)
+    tail = [str(spec), "--store", str(store.root)]
+    works = {what: partial(timed_process, [*PALLASC, what, *tail]) for what in ("check", "build")}
+    times = in_turn(works, 5)
+    return [
+        *medians(times, f"{UNCHANGED:,} unchanged variants, "),
+        Figure("check / build", ratio(times, *works), goal=1.5),
+    ]
+
+
+def check_first(spec: Path, store: Store) -> None:
+    """Check the first variant, and copy its results for the others."""
+    variants = expand(load_yaml(spec))
+    command = [*PALLASC, "check", spec, "--json", "--store", store.root, "-k", variants[0].id]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    report = build(variants, store=store)
+    assert report.context is not None
+    stored = StoredResults(store, report.context)
+    names = [path.name for path in (store.folder / "man").rglob("?" * 64)]
+    manifests = [manifest for manifest in map(store.find_manifest, names) if manifest is not None]
+    made = next(manifest for manifest in manifests if manifest.check)
+    sources = structs.replace(made, action="", check="").to_json()
+    with without_sync():
+        for row in json.loads(done.stdout)["variants"][0]["results"]:
+            result = replace(result_from_json(row), seconds=1.0)
+            for held in report.results[1:]:
+                assert held.artifact is not None
+                assert held.action_key is not None
+                subject = stored.subject(
+                    Options(),
+                    action=held.action_key,
+                    artifact=held.artifact.digest,
+                    variant=held.variant,
+                )
+                stored.put(subject, LEVELS[row["level"]], result, sources)
+
+
+PARTS = ("mutants", "times", "warm", "interpreter")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 Goal: the build takes at most 1.05 times as long as the script.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Both build the library mix in turn, each time into an empty store. The cluster i
 Goal: in the median, the cluster is at least 0.9 times as fast. Measure on an idle machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

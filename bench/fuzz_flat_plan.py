@@ -7,8 +7,6 @@ built). Goals: no sanitizer finding, crash or hang; at most a second per input, 
 of memory. Plans that led to a finding are kept in the folder `--findings`.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

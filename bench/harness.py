@@ -3,8 +3,6 @@
 A figure is a ratio to a rival that was measured in the same run, so that a busy machine slows both.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

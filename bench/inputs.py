@@ -1,7 +1,5 @@
 """Specs, filled stores, and the plain JAX script that builds are compared with."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -14,8 +14,6 @@ allocates. With 2,048 sets of addresses in turn, a launch takes at most 1.5 time
 takes at most a fifth of the callback's time. Launches without the C library have no goal.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import itertools

@@ -8,8 +8,6 @@ are counted separately. A whole run takes an hour or two; `--step N` takes every
 Goals: no variant is different; 95 % of the instructions of Mosaic's kernels have a user's line.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections import Counter

@@ -9,8 +9,6 @@
   a script that imports JAX and compiles only that kernel.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -14,8 +14,6 @@ Goals:
 All traffic is to 127.0.0.1.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

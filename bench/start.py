@@ -4,8 +4,6 @@ A process imports pallasc, opens an artifact, allocates three arrays and launche
 driver takes no time, so only Python is timed. Goal: at most a third of the time of `import jax`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

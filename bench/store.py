@@ -5,8 +5,6 @@ with plain Python. Each read is of another file, because a second read of a file
 bytes in the CPU's caches.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import os

@@ -22,8 +22,6 @@ cases of each test (0 for all), and `--limit` the seconds for one test.
 Goals: no test is wrong, and no unsupported instruction blocks more than two tests.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

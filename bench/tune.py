@@ -1,118 +1,30 @@
-"""Tuned kernels: `tune pick` and `tune plan` on published data, `tune run`, look-ups, Tokamax.
+"""Tuned kernels: `tune plan` on published data, and look-ups at launch.
 
-Without `--part`, all parts run whose data are available:
+Without `--part`, all parts run:
 
-* pick: the number of configurations that are enough for the times of AutoHeuristic's data sets for
-  PyTorch (AlnisM/autoheuristic-datasets, commit 3ed2bc4; `--autoheuristic` names the folder with
-  its zip files). The configurations are chosen by some times of each pair, and judged by the
-  others. Goal: with a quarter of the configurations, the geometric mean over the shapes is at most
-  3 % above the best configuration of each shape.
 * pruning: the configurations that `tune plan` drops, of those that Tokamax 0.0.17 tries, judged by
   its published winners, and of the tunings of JAX's kernels (`results/tune_pruning.json`). Goals:
   at least half of them are dropped, and no winner. Shapes were sampled in the order of their
   SHA-256. The sample `fit` was used to fit `tuning/plan.py`; `judge` and `later` were not. A winner
   is kept if the artifact of its configuration is in the job.
-* faults, lookup, tokamax: see `tune_faults.py`, `tune_lookup.py`, and `tune_tokamax.py`.
+* lookup: see `tune_lookup.py`.
 """
 
-from __future__ import annotations
-
 import argparse
-import csv
-import io
 import json
-import math
-import statistics
 import sys
-import zipfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tune_faults
 import tune_lookup
-import tune_tokamax
 from harness import ROOT, Figure, run_benchmark
 
-from pallasc.tuning.pick import Chosen, choose
 from pallasc.tuning.plan import DEFAULT_SHARE, Facts, Point, prune
 
 RECORDS = ROOT / "bench" / "results" / "tune_pruning.json"
-DATA_SETS = {
-    "matmul, H100": ("h100_mm.zip", "h100/h100_mm.txt"),
-    "matmul with int8 weights, H100": ("mixedmm_h100_data.zip", "mixedmm_h100_data.txt"),
-    "flex attention, H100": ("flexattention_h100_data.zip", "flexattention_data_h100.txt"),
-    "matmul, A100": ("a100_mm.zip", "a100/a100_mm.txt"),
-    "matmul with int8 weights, A100": ("mixedmm_a100_data.zip", "mixedmm_a100_data.txt"),
-    "flex attention, A100": ("flexattention_a100_data.zip", "flexattention_data_a100.txt"),
-}
-LEAST_REPEATS, LEAST_TRIED = 3, 5
-SHARE, MEAN_PERCENT = 0.25, 3.0
 LEAST_PERCENT = 100 * (1 - DEFAULT_SHARE)
-
-Times = Mapping[str, Mapping[str, Sequence[float]]]
-"""Shape -> configuration -> milliseconds."""
-
-
-def pick(options: argparse.Namespace, _: Path) -> Iterator[Figure]:
-    """Yield the loss of each data set."""
-    if options.autoheuristic is None:
-        return
-    for name, (archive, member) in DATA_SETS.items():
-        times = read_times(options.autoheuristic / archive, member)
-        names = sorted({own for tried in times.values() for own in tried})
-        chosen = pick_few(times, names)
-        losses = list(lost(times, chosen))
-        what = f"pick, {name}, {len(times)} shapes, {len(names)} configurations"
-        mean = 100 * math.expm1(statistics.mean(losses))
-        yield Figure(f"{what}: share used", len(chosen.used) / len(names), goal=SHARE)
-        yield Figure(f"{what}: geometric mean over the best", mean, "%", goal=MEAN_PERCENT)
-        yield Figure(f"{what}: the worst shape", 100 * math.expm1(max(losses)), "%")
-        yield Figure(f"{what}: shapes without a time", len(times) - len(losses), goal=0)
-
-
-def read_times(archive: Path, member: str) -> Times:
-    """Read the shapes with several Triton configurations, each measured three times.
-
-    The files have lines of CSV after one line of JSON; the last two columns are configuration and
-    milliseconds.
-    """
-    times: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with zipfile.ZipFile(archive) as file, file.open(member) as stream:
-        lines = csv.reader(io.TextIOWrapper(stream, "utf-8"))
-        next(lines)
-        width = len(next(lines))
-        for line in lines:
-            if len(line) == width and line[-2].startswith("type=triton"):
-                times[",".join(line[:-2])][line[-2]].append(float(line[-1]))
-    whole = {
-        shape: {
-            name: ms
-            for name, ms in tried.items()
-            if len(ms) >= LEAST_REPEATS and all(map(math.isfinite, ms)) and min(ms) > 0
-        }
-        for shape, tried in times.items()
-    }
-    return {shape: tried for shape, tried in whole.items() if len(tried) >= LEAST_TRIED}
-
-
-def pick_few(times: Times, names: Sequence[str]) -> Chosen:
-    """Choose a quarter of the configurations by the first time of each pair."""
-    losses = []
-    for tried in times.values():
-        best = min(ms[0] for ms in tried.values())
-        losses.append({name: math.log(ms[0] / best) for name, ms in tried.items()})
-    near = [{name for name, loss in own.items() if loss <= math.log(1.03)} for own in losses]
-    return choose(losses, near, most=max(1, len(names) // 4))
-
-
-def lost(times: Times, chosen: Chosen) -> Iterator[float]:
-    """Yield the logarithm of each shape's loss, by the other times of each pair."""
-    for tried, use in zip(times.values(), chosen.of_key, strict=True):
-        if use is not None:
-            medians = {name: statistics.median(ms[1:]) for name, ms in tried.items()}
-            yield math.log(medians[use] / min(medians.values()))
 
 
 class Pruned(NamedTuple):
@@ -182,11 +94,8 @@ def dropped(name: str, own: Pruned) -> Figure:
 
 
 PARTS = {
-    "faults": tune_faults.figures,
     "lookup": tune_lookup.figures,
-    "pick": pick,
     "pruning": pruning,
-    "tokamax": tune_tokamax.figures,
 }
 
 
@@ -196,15 +105,4 @@ def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
 
 
 if __name__ == "__main__":
-    sys.exit(
-        run_benchmark(
-            __doc__,
-            measure,
-            part=tuple(PARTS),
-            autoheuristic=Path,
-            fault_runs=20,
-            lookup_rounds=1,
-            tokamax_store=Path,
-            tokamax_sample=tune_tokamax.SAMPLE,
-        )
-    )
+    sys.exit(run_benchmark(__doc__, measure, part=tuple(PARTS)))

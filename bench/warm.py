@@ -5,8 +5,6 @@ CUDA client with the stand-in driver, which takes no time. Goals: with a full ca
 compiles no modules; over all programs, `warm` takes at most 1.1 times as long as JAX itself.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -6,8 +6,6 @@ variants take at most 5 times as long as 1,000; 1,000 variants in a pack take at
 long as in separate files.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Arrays of a variant in every framework, from numpy arrays and back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The kernels of a folder made by `pack.py`: bundles, and `variants.json`, which lists them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

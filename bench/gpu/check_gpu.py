@@ -22,8 +22,6 @@ Exit status: 0 everything is done and right; 1 a result is wrong or failed; 2 wr
 is more to do: run the command again; 4 no GPU can be used here; more than 128: interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -1,7 +1,5 @@
 """The workplace of a unit: the packed folder, the options, and the lines that it writes."""
 
-from __future__ import annotations
-
 import importlib
 import traceback
 from collections.abc import Callable, Mapping

@@ -11,8 +11,6 @@ FILE is the output of `python3 -m pip list --format=freeze` on that machine. Pac
 out. The JAX here must have the same version, because JAX compiles the same kernels there.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

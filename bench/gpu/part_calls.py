@@ -3,8 +3,6 @@
 All except the last call a kernel that adds two arrays of f32[1024, 4096]; the sums must be exact.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

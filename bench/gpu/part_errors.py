@@ -1,7 +1,5 @@
 """Errors that only a GPU and its driver raise, compared with errors under the stand-in driver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ pallasc's own device arrays. Everything is timed in turn with the raw call: `cuL
 `cuda.bindings`, with parameters, configuration, and function ready.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import statistics

@@ -1,7 +1,5 @@
 """The machine, and the state of its GPU."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The results of every kernel, with arrays of every framework, against numpy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

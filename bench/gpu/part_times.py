@@ -4,8 +4,6 @@ Times come from events around launches. JAX launches into its own stream, so tim
 its profiler (CUPTI): for JAX's own compilation of the function, and for our kernel inside `jit`.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time

@@ -4,8 +4,6 @@ Right results are computed only for some rows of the output: the first, the last
 several equal strips, so that every tile of a kernel has elements that are compared.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Callable, Mapping

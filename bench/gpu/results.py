@@ -14,8 +14,6 @@ A later line for the same `unit` and `what` replaces an earlier one. A truncated
 the next result starts on a new line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -76,7 +74,7 @@ class Known:
     things: dict[str, dict[str, Row]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: Path) -> Known:
+    def read(cls, path: Path) -> "Known":
         """Return the contents of a file; nothing if there is none."""
         known = cls()
         for line in path.read_bytes().splitlines() if path.exists() else ():

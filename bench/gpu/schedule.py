@@ -1,7 +1,5 @@
 """Units of work, each run in its own process with a time limit, within the budget of a run."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -6,8 +6,6 @@ RESULTS is a results.jsonl. --json writes the record, as in bench/results/: the 
 results, without tracebacks and names of folders.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -3,8 +3,6 @@
 The unit's results are appended to the file RESULTS. The process ends when its parent ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import json

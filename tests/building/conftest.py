@@ -1,7 +1,5 @@
 """Fixtures of the tests of building: projects, and checks that nothing is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -118,7 +116,7 @@ class Project:
         found = {v.name: list(self.store.sets(Requests(context).of(v).key)) for v in variants}
         return {name: sets[0][1] for name, sets in found.items() if sets}
 
-    def copy(self, place: Path) -> Project:
+    def copy(self, place: Path) -> "Project":
         """Return a project with copies of all files and of the store."""
         shutil.copytree(self.folder, place / "specs")
         shutil.copytree(self.store.root, place / "store")

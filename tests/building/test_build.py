@@ -1,6 +1,5 @@
 """Builds: what is compiled, how often, and what the store can do to it."""
 
-import contextlib
 import json
 import shutil
 import subprocess
@@ -173,13 +172,6 @@ def _check_uncached(project: Any, root: Path, note: str) -> None:
     assert note in found
     again = project.build(store=Store(root), compile=False)
     assert [result.status for result in again.results] == ["missing"] * 2
-
-
-def test_a_full_store_fails_no_build(project: Any, mounted: Callable[[str], Path]) -> None:
-    place = mounted("size=24k")
-    with contextlib.suppress(OSError), (place / "filler").open("wb") as filler:
-        filler.write(bytes(1 << 20))
-    _check_uncached(project, place, "No space left on device")
 
 
 def test_a_store_below_a_file_fails_no_build_unless_it_is_required(

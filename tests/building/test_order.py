@@ -182,27 +182,3 @@ def test_a_module_that_cannot_be_executed_twice_gets_a_new_process(project: Any)
         *[{"name": "third", "entry": "flag.py:run", "args": {"x": "f32[16, 128]"}}],
     )
     assert [result.error for result in project.build().results] == [None, None, None]
-
-
-def test_variants_of_an_architecture_share_a_process(project: Any) -> None:
-    project.write(
-        "process.py",
-        "import os\n"
-        "def first(x):\n"
-        "    from jax.experimental.pallas import mosaic_gpu as plgpu\n"
-        "    def body(x_ref, o_ref): o_ref[...] = x_ref[...] * float(os.getpid())\n"
-        "    return plgpu.kernel(body, out_type=x)(x)\n"
-        "def second(x): return first(x)\n",
-    )
-    names = ("first", "second")
-    project.spec(
-        *({"name": n, "entry": f"process.py:{n}", "args": {"x": "f32[128]"}} for n in names),
-        targets=["sm_80", "sm_90a"],
-    )
-    built = project.build().results
-    assert [result.error for result in built] == [None] * 4
-    assert len({result.artifact.digest for result in built}) == 2
-    (old,) = {r.artifact.ptx() for r in built if r.artifact.target["arch"] == "sm_80"}
-    assert ".target sm_80" in old
-    assert "elect.sync" not in old, "an instruction of Hopper"
-    assert "fence.mbarrier_init" not in old

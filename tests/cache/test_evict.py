@@ -1,107 +1,10 @@
-"""Limits as users write them, and a table of stores and what has to go from each."""
-
-from typing import Any
+"""Limits as users write them."""
 
 import pytest
 
-from pallasc.cache.evict import (
-    DEFAULT_BYTES,
-    Limits,
-    Plan,
-    decide,
-    parse_age,
-    parse_size,
-    read_limits,
-)
+from pallasc.cache.evict import DEFAULT_BYTES, Limits, parse_age, parse_size, read_limits
 from pallasc.cache.format import size
-from pallasc.cache.inventory import Facts, Inventory, StoredFile
-from pallasc.cache.uses import Held
 from pallasc.errors import SpecError
-
-S = 10**9
-NOW = 1000
-
-
-def record(key: str, used_s: int, *blobs: str, size: int = 1) -> StoredFile:
-    return StoredFile(key, (1, used_s * S, size), Facts(blobs=blobs))
-
-
-def blob(size: int, made_s: int = 1) -> tuple[int, int, int]:
-    return (2, made_s * S, size)
-
-
-def manifest(action: str, made_s: int = 1, size: int = 1) -> tuple[int, str, int]:
-    return made_s, action, size
-
-
-def store(
-    *records: StoredFile,
-    blobs: dict[str, tuple[int, int, int]] | None = None,
-    manifests: dict[str, tuple[int, str, int]] | None = None,
-) -> Inventory:
-    leading = {
-        name: StoredFile(name, (3, made_s * S, size), Facts(action=action))
-        for name, (made_s, action, size) in (manifests or {}).items()
-    }
-    return Inventory({found.name: found for found in records}, leading, blobs or {})
-
-
-def plan(
-    inventory: Inventory,
-    held: Held | None = None,
-    *,
-    size: int | None = None,
-    age_s: float | None = None,
-    grace_s: float = 100,
-    clear: bool = False,
-    **options: Any,
-) -> Plan:
-    limits = Limits(max_bytes=size, max_age_s=age_s, grace_s=grace_s, clear=clear)
-    return decide(inventory, limits, held or Held(), now_ns=NOW * S, **options)
-
-
-THREE = store(
-    record("new", 30, "n"),
-    record("old", 10, "o"),
-    record("mid", 20, "m"),
-    blobs={"n": blob(9), "o": blob(9), "m": blob(9)},
-)
-
-
-@pytest.mark.parametrize(
-    ("made_s", "held", "gone"),
-    [
-        (NOW - 100, Held(), ("x",)),
-        (NOW - 99, Held(), ()),
-        (NOW - 500, Held(since_ns=(NOW - 600) * S), ()),
-        (NOW - 500, Held(since_ns=(NOW - 400) * S), ("x",)),
-    ],
-)
-def test_a_blob_without_a_record_goes_after_a_time_of_grace(
-    made_s: int, held: Held, gone: tuple[str, ...]
-) -> None:
-    assert plan(store(blobs={"x": blob(5, made_s)}), held).orphans == gone
-
-
-@pytest.mark.parametrize(
-    ("action", "made_s", "age_s", "gone"),
-    [
-        ("gone", 1, None, ("r",)),
-        ("gone", NOW - 50, None, ()),
-        ("", 1, 500, ("r",)),
-        ("", NOW - 400, 500, ()),
-    ],
-)
-def test_a_manifest_that_leads_to_nothing_goes(
-    action: str, made_s: int, age_s: float | None, gone: tuple[str, ...]
-) -> None:
-    inventory = store(record("here", 999), manifests={"r": manifest(action, made_s)})
-    assert plan(inventory, age_s=age_s).dangling == gone
-
-
-def test_nothing_goes_where_something_could_not_be_seen() -> None:
-    unseen = Inventory(THREE.records, {}, {**THREE.blobs, "x": blob(1)}, faults=["broken"])
-    assert plan(unseen, size=0, age_s=0) == Plan(bytes_before=31, bytes_after=31, complete=False)
 
 
 @pytest.mark.parametrize(

@@ -25,22 +25,6 @@ def test_a_record_has_exactly_these_bytes() -> None:
     assert format.decode("artifact", KEY, data) == (BODY, digest)
 
 
-def test_every_single_bit_flip_is_detected() -> None:
-    data, _ = format.encode("artifact", KEY, BODY)
-    for position in range(len(data) * 8):
-        damaged = bytearray(data)
-        damaged[position // 8] ^= 1 << position % 8
-        with pytest.raises(CorruptError):
-            format.decode("artifact", KEY, bytes(damaged))
-
-
-def test_every_truncation_is_detected() -> None:
-    data, _ = format.encode("artifact", KEY, BODY)
-    for length in range(len(data)):
-        with pytest.raises(CorruptError):
-            format.decode("artifact", KEY, data[:length])
-
-
 def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int = 1) -> bytes:
     digest = hashlib.sha256(body).hexdigest()
     return f"pallasc-store {version} {kind} {key} {digest}\n".encode() + body
@@ -72,12 +56,6 @@ def test_decode_says_what_is_wrong(data: bytes, reason: str) -> None:
     with pytest.raises(CorruptError) as caught:
         format.decode("artifact", KEY, data)
     assert reason in caught.value.message
-
-
-@pytest.mark.parametrize("body", [{"x": float("nan")}, {"x": {1, 2}}])
-def test_what_is_not_json_is_refused(body: dict[str, Any]) -> None:
-    with pytest.raises(CorruptError, match="cannot be written as JSON"):
-        format.encode("manifest", KEY, body)
 
 
 @pytest.mark.parametrize(

@@ -140,13 +140,23 @@ def test_corrupt_files_are_kept_for_a_week(filled: Store, monkeypatch: pytest.Mo
     assert len(files_in(filled, "quarantine")) == 2
     prune(filled, limits=Limits(), now_ns=now_ns + 8 * day_ns)
     assert files_in(filled, "quarantine") == []
-    digest = put_blob(filled, b"nobody names me")
-    assert prune(filled).blobs == 0
-    assert prune(filled, now_ns=time.time_ns() + 301 * 10**9).blobs == 1
-    assert filled.get_blob(digest) is None
     assert here(filled) == [OLD, NEW]
     monkeypatch.setenv("PALLASC_CACHE_SIZE", "1B")
     assert prune(filled).records == 2
+
+
+def test_what_nothing_leads_to_goes_after_a_while_unless_a_build_runs(filled: Store) -> None:
+    later_ns, aged = time.time_ns() + 301 * 10**9, Limits(max_age_s=200)
+    with Session(filled) as session:
+        session.hit(NEW)
+        digest = put_blob(filled, b"nobody names me")
+        filled.put_manifest("aa" * 32, Manifest(action="99" * 32))
+        filled.put_manifest("bb" * 32, Manifest(action=""))
+        assert prune(filled, now_ns=later_ns).blobs == 0
+    assert prune(filled).blobs == prune(filled, limits=aged).manifests == 0
+    pruned = prune(filled, now_ns=later_ns)
+    assert (pruned.blobs, pruned.manifests, filled.get_blob(digest)) == (1, 1, None)
+    assert prune(filled, limits=aged, now_ns=later_ns).manifests == 1
 
 
 def test_what_cannot_be_removed_is_told_and_not_counted(

@@ -138,14 +138,6 @@ def row_read(x, row):
     return run(body, x, memory=[FIRST, SECOND])
 
 
-def part_read(x, start):
-    def body(x, o, first, second):
-        filled(first, second, x)
-        o[...] = second[pl.ds(start + lax.axis_index("i"), 128)]  # the read of a part
-
-    return run(body, x, memory=[FIRST, SECOND])
-
-
 def part_written(x, start):
     def body(x, o, first, second):
         filled(first, second, x)
@@ -173,7 +165,6 @@ MEETING: dict[str, dict[str, Any]] = {
 }
 OUTSIDE: dict[str, tuple[str, dict[str, int], str]] = {
     "row_after": ("row_read", {"row": 2}, "the read of a row"),
-    "part_after": ("part_read", {"start": 160}, "the read of a part"),
     "write_after": ("part_written", {"start": 200}, "the write of a part"),
     "copy_after": ("copied_out", {"row": 2}, "the copy of a row"),
 }

@@ -40,33 +40,6 @@ def test_a_changed_reference_is_checked_again_and_a_copy_of_the_folder_is_not(
     assert all(result["from_store"] for result in undone.results.values())
 
 
-def test_levels_that_read_different_files_keep_their_results_beside_each_other(
-    project: Path, checking: Any
-) -> None:
-    # The artifact level calls the reference alone, which does not import the helper.
-    (project / "helper.py").write_text("SCALE = 1.0\n")
-    (project / "reference.py").write_text("def same(x):\n    return x\n")
-    late = "        from helper import SCALE\n        o[...] = SCALE * smem[...]\n"
-    kernels = checking.KERNELS.replace("        o[...] = smem[...]\n", late, 1)
-    (project / "kernels.py").write_text(kernels)
-    kernel = {"name": "sound", "reference": "reference.py:same"}
-    (project / "spec.yaml").write_text(checking.spec_of(kernel))
-
-    def from_store() -> dict[str, bool]:
-        ran = checking.check(project, "spec.yaml", "--json", "--level", "all")
-        assert ran.code == 0, ran.out + ran.err
-        (variant,) = ran.report["variants"]
-        return {row["level"]: row["from_store"] for row in variant["results"]}
-
-    levels = ("interpreter", "artifact")
-    assert from_store() == dict.fromkeys(levels, False)
-    assert from_store() == dict.fromkeys(levels, True)
-    (project / "helper.py").write_text("SCALE = 1  # as before\n")
-    assert not from_store()["interpreter"]
-    (project / "reference.py").write_text("def same(x):\n    return 1 * x\n")
-    assert not from_store()["artifact"]
-
-
 def test_the_store_verifies_counts_and_clears_results(again: Path, checking: Any) -> None:
     verified = checking.pallasc(again, "cache", "verify", "--json")
     assert verified.code == 0

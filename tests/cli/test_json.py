@@ -1,7 +1,5 @@
 """What every command prints with `--json` is described by docs/json.md."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

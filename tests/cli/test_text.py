@@ -12,7 +12,6 @@ import pytest
 from pallasc.cli.output.progress import time_left_s
 from pallasc.cli.output.text import (
     Screen,
-    about,
     can_redraw,
     duration,
     is_ci,
@@ -37,22 +36,6 @@ from pallasc.cli.output.text import (
 )
 def test_a_duration_is_as_fine_as_it_deserves(seconds: float, text: str) -> None:
     assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.1, "about 5 s"),
-        (6, "about 10 s"),
-        (55, "about 55 s"),
-        (56, "about 1 min"),
-        (100, "about 2 min"),
-        (5399, "about 90 min"),
-        (5400, "about 2 h"),
-    ],
-)
-def test_an_estimate_is_rough(seconds: float, text: str) -> None:
-    assert about(seconds) == text
 
 
 @pytest.mark.parametrize(

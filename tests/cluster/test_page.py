@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -75,18 +76,21 @@ def test_the_commands_with_certificates_build_on_a_cluster_and_others_are_refuse
     subprocess.run(["sh", "-e", "-c", made], cwd=tmp_path, check=True, capture_output=True)
     words = shlex.split(exports)
     variables = dict(word.split("=") for word in words if word != "export")
-    with followed(commands, tmp_path, {**here, **variables}) as build:
-        told = run(build, tmp_path, {**here, **variables})
-        assert told.returncode == 0, told.stderr
-        assert "4 compiled" in told.stderr
-        without = run(build, tmp_path, {**here, "PALLASC_CACHE_DIR": str(tmp_path / "without")})
-        subprocess.run(
-            ["sh", "-e", "-c", made.splitlines()[0].replace("ca.", "other.")],
-            cwd=tmp_path, check=True, capture_output=True,
-        )  # fmt: skip
-        strange = {name: value.replace("ca.pem", "other.pem") for name, value in variables.items()}
-        strange |= {"PALLASC_CACHE_DIR": str(tmp_path / "strange")}
-        refused = run(build, tmp_path, {**here, **strange})
+    subprocess.run(
+        ["sh", "-e", "-c", made.splitlines()[0].replace("ca.", "other.")],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    strange = {name: value.replace("ca.pem", "other.pem") for name, value in variables.items()}
+    strange |= {"PALLASC_CACHE_DIR": str(tmp_path / "strange")}
+    nothing = {"PALLASC_CACHE_DIR": str(tmp_path / "without")}
+    with followed(commands, tmp_path, {**here, **variables}) as build, ThreadPoolExecutor() as many:
+        builds = [
+            many.submit(run, build, tmp_path, {**here, **own})
+            for own in (variables, nothing, strange)
+        ]
+        told, without, refused = (each.result() for each in builds)
+    assert told.returncode == 0, told.stderr
+    assert "4 compiled" in told.stderr
     assert [without.returncode, refused.returncode] == [4, 4]
     assert ": no certificates are set for it\n" in without.stderr
     assert ": TLS certificate does not match" in refused.stderr

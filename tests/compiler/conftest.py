@@ -96,12 +96,6 @@ def build(shared: Callable[..., Path]) -> Builder:
 
 
 @pytest.fixture(scope="session")
-def run_build() -> Callable[..., dict[str, Result]]:
-    """Return the function that compiles the cases of a file in a new process."""
-    return build_once
-
-
-@pytest.fixture(scope="session")
 def marked() -> Callable[[str, str], tuple[Path, int]]:
     """Return a function that finds the line that a comment marks in a file of `programs/`."""
 

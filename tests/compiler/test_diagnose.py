@@ -51,6 +51,12 @@ def test_a_kernel_of_the_library_is_named_where_nobody_calls_it(build: Any) -> N
     assert error["file"].endswith("/specs/library/elementwise.py")
 
 
+def test_errors_that_were_explained_before_change_nothing(build: Any, build_alone: Any) -> None:
+    after, alone = build("failing")["fine"], build_alone("failing", "h100-sxm", "fine")["fine"]
+    assert after.key == alone.key
+    assert after.artifact.digest == alone.artifact.digest
+
+
 def _raised(error: Exception, cause: Exception | None = None) -> Exception:
     try:
         raise error from cause

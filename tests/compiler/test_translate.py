@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from pallasc.specs.artifacts.plan import Copy, Launch, Pointer
 
@@ -63,28 +62,6 @@ def test_a_constant_array_is_copied_and_zeros_that_add_nothing_vanish(functions:
     assert _constants(result) == [np.array([1, 2, 3], np.float32).tobytes()]
 
 
-def test_zeros_that_a_kernel_reads_are_written_into_a_temporary(functions: Any) -> None:
-    result = functions["zeroed_kernel_input"]
-    # The temporary starts with a table of addresses that XLA keeps for the kernel's two results.
-    assert _buffers(result)[2:] == [("temporary", 256 + 2 * _ARRAY)]
-    assert _steps(result) == [
-        ("loop_broadcast_fusion", [(2, 256)]),
-        (_MOSAIC, [(0, 0), (2, 256), (1, 0), (2, 256 + _ARRAY)]),
-    ]
-
-
-@pytest.mark.parametrize(("name", "order"), [("constant_kernel_input", "C"),
-                                             ("transposed_constant", "F")])  # fmt: skip
-def test_a_constant_that_a_kernel_reads_is_a_buffer_with_its_bytes(
-    functions: Any, name: str, order: Any
-) -> None:
-    result = functions[name]
-    expected = np.arange(128 * 128, dtype=np.float32).reshape(128, 128)
-    assert _buffers(result)[2] == ("constant", _ARRAY)
-    assert _constants(result) == [expected.tobytes(order)]
-    assert _steps(result) == [(_MOSAIC, [(0, 0), (2, 0), (1, 0), (3, 256)])]
-
-
 def test_slices_are_offsets_where_a_kernel_may_read_them_and_copies_elsewhere(
     functions: Any,
 ) -> None:
@@ -101,27 +78,6 @@ def test_slices_are_offsets_where_a_kernel_may_read_them_and_copies_elsewhere(
     # Up to JAX 0.10 it is XLA that copies.
     assert _steps(result) == [Copy(0, 128, 2, 0, size), (_MOSAIC, [(2, 0), (1, 0)])]
     assert _buffers(result)[2] == ("temporary", size)
-
-
-def test_matrix_products_and_sorts_are_kernels_of_xla(functions: Any) -> None:
-    (product,) = functions["matmul"].plan.launches
-    assert product.kernel.startswith("gemm_fusion_dot")
-    assert (product.origin, product.dynamic_smem_bytes > 0) == ("xla", True)
-    assert any(name.startswith("sort_") for name, _ in _steps(functions["sort"]))
-
-
-def test_outputs_have_their_own_buffers_also_where_they_are_inputs_equal_or_empty(
-    functions: Any,
-) -> None:
-    plan = functions["outputs"].plan
-    buffers = [binding.buffer for binding in plan.outputs]
-    assert buffers == sorted(set(buffers))
-    assert not set(buffers) & {binding.buffer for binding in plan.inputs}
-    assert Copy(1, 0, buffers[0], 0, 28) in plan.steps
-    assert Copy(buffers[1], 0, buffers[2], 0, _ARRAY) in plan.steps
-    assert [b.shape for b in plan.outputs] == [(7,), (128, 128), (128, 128), (0, 4), (0, 3)]
-    assert [plan.buffers[n].size for n in buffers] == [28, _ARRAY, _ARRAY, 0, 0]
-    assert functions["only_empty"].plan.steps == ()
 
 
 def test_a_constant_of_each_dtype_has_the_bytes_of_device_memory(functions: Any) -> None:

@@ -1,13 +1,11 @@
 """`examples/jax_tuning.yaml` has every kernel that JAX has for Mosaic GPU, forward and backward.
 
-`bench/jax_tuning.py` compiled all of its variants with each JAX version, and recorded the results;
 `test_digests` compiles some of them.
 """
 
 import ast
-import json
 from collections.abc import Iterator
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
 from pallasc.specs.loading.matrix import expand
@@ -15,7 +13,6 @@ from pallasc.specs.loading.yaml_loader import load_yaml
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "jax.experimental.pallas.ops.gpu"
-RESULTS = json.loads((ROOT / "bench" / "results" / "jax_tuning.json").read_text())["jax"]
 VARIANTS = expand(load_yaml(ROOT / "examples" / "jax_tuning.yaml"))
 
 NO_KERNELS = {
@@ -56,13 +53,3 @@ def test_every_kernel_of_every_module_is_built_forward_and_backward() -> None:
     assert entries == found - set(NO_KERNELS)
     assert set(NO_KERNELS) < found
     assert {"attention_mgpu:attention.fwd", "attention_mgpu:attention.bwd"} < entries
-
-
-def test_all_of_them_were_built_with_the_jax_that_is_installed() -> None:
-    for record in RESULTS.values():
-        rows = record["variants"]
-        assert [row["id"] for row in rows] == [variant.id for variant in VARIANTS]
-        assert all(row["launches"] and row["cubin_bytes"] for row in rows)
-    minor = metadata.version("jax").split(".")[:2]
-    # Nothing is recorded of 0.11, which is between the two.
-    assert minor == ["0", "11"] or minor in [version.split(".")[:2] for version in RESULTS]

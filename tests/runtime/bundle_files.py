@@ -1,7 +1,5 @@
 """Bundles of a kernel that adds, for tests that open them."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Bundles exported as C, built, and loaded for one test each."""
 
-from __future__ import annotations
-
 import ctypes
 import re
 import shutil

@@ -1,7 +1,5 @@
 """C programs and libraries of the tests, compiled once for each state of their sources."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The stand-in driver for the tests of the runtime; they use no real driver."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Callable, Iterator

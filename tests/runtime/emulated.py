@@ -7,8 +7,6 @@ A launch of a cubin that the GPU does not know fails; so does one in which the e
 fault, which `driver.check()` raises.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

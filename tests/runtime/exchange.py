@@ -4,8 +4,6 @@ The extension looks at arrays through this API alone, so that with it the tests 
 through the extension where it was built, as arrays of torch do.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from typing import Any

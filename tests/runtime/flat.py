@@ -3,8 +3,6 @@
 What it knows stands in `runtime/native/flat_plan.h`; nothing is taken from the writer.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 

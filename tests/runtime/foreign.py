@@ -1,7 +1,5 @@
 """Arrays as other packages have them, over memory of the stand-in: CuPy's, Numba's, DLPack's."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 import sys

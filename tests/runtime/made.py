@@ -1,7 +1,5 @@
 """Artifacts made by hand around cubins from ptxas, and the smallest framework there can be."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

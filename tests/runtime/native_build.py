@@ -3,8 +3,6 @@
 The variable PALLASC_NATIVE_TESTED names one that was built otherwise.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import tomllib

@@ -1,7 +1,5 @@
 """Functions of the C library that C programs call, and Python does not."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any

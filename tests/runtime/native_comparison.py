@@ -6,8 +6,6 @@ was asked: handles and addresses that the driver gave are numbered as they appea
 maps are encoded is not compared, but what launches get: their bytes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import mmap

@@ -4,8 +4,6 @@ One fuzzes the reader of flat plans, one the handlers that XLA calls; the extens
 program in Python.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Plans made by hand with everything that there is, by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

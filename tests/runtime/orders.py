@@ -4,8 +4,6 @@ Two pieces of work are ordered where they are in one stream, where an event lead
 other, or where the host waited between them. Streams here do not wait for the default one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

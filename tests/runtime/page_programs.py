@@ -1,7 +1,5 @@
 """Run what a page of the documentation shows: its commands and programs, in order."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

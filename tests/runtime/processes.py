@@ -1,7 +1,5 @@
 """Run Python in other processes, where it finds the modules of the tests."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Cubins made by ptxas, and work in another thread."""
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import tempfile

@@ -31,8 +31,6 @@ uses the fixture.
 What of this is a model and not measured on hardware: `driver/README.md`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

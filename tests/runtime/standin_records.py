@@ -1,7 +1,5 @@
 """What the stand-in driver tells, as data: calls, launches, tensor maps."""
 
-from __future__ import annotations
-
 import ctypes
 import struct
 from collections.abc import Mapping

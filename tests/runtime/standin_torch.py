@@ -4,8 +4,6 @@
 stand-in driver and a stand-in CUDA runtime; `program(code)` in it runs with `standin` loaded.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

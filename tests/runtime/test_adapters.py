@@ -1,7 +1,5 @@
 """Arrays of each framework, recognised by their type; real ones where a framework is installed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import made

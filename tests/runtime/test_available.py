@@ -1,7 +1,5 @@
 """Whether a kernel can run here, and what is said first where it cannot."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

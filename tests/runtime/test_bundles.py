@@ -1,7 +1,5 @@
 """Kernels from bundles: read when they are needed, chosen from the manifest, launched."""
 
-from __future__ import annotations
-
 import gc
 import os
 from pathlib import Path

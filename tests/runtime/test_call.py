@@ -1,7 +1,5 @@
 """Calls with arrays of several frameworks, and the results that are given."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The GPUs of a process, which one is current, and handles of streams."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

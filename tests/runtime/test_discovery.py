@@ -1,7 +1,5 @@
 """Bundles of a package: where they are found, and which wins where several have a kernel."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

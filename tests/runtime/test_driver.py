@@ -1,7 +1,5 @@
 """The driver: opened once, its answers in words."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 The stand-in driver gets what a GPU would, and executes the PTX of the cubin that it is given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What can go wrong, each with its exact message: one table."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -38,15 +36,15 @@ class World:
     def tensor(self, text: str = "f32[4, 64]", device: int = 0) -> Any:
         return self.framework.tensor(text, device=device)
 
-    def driver_with(self, **options: Any) -> World:
+    def driver_with(self, **options: Any) -> "World":
         self.driver.configure(**options)
         return self
 
-    def on(self, *devices: Any) -> World:
+    def on(self, *devices: Any) -> "World":
         self.driver.devices(*devices)
         return self
 
-    def failing(self, function: str, code: int) -> World:
+    def failing(self, function: str, code: int) -> "World":
         self.driver.fault(function, code)
         return self
 

@@ -1,7 +1,5 @@
 """Arrays of CuPy, and with `__cuda_array_interface__` or DLPack alone: read, ordered, refused."""
 
-from __future__ import annotations
-
 import gc
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """Variants of one kernel whose arguments have different structures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

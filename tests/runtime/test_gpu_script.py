@@ -1,7 +1,5 @@
 """The folder for a machine with a GPU, and its command, on the stand-in driver."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """What a process that only launches has in it: no JAX, no numpy, no framework, no tool of ours."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

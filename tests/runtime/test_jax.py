@@ -1,7 +1,5 @@
 """Arrays of JAX: inside `jit` and outside, under transformations, and where they are loaded."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions with kernels that jax.export wrote, opened in processes without the compiler."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a call of XLA's handlers consists of: its plans in order, and how blobs are found later."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import sys

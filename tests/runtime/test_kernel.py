@@ -1,7 +1,5 @@
 """A kernel: calls, results, variants."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

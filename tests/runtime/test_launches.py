@@ -1,7 +1,5 @@
 """Launches, with the extension and without: refused steps, contexts, and what counts as written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import foreign

@@ -1,7 +1,5 @@
 """Arrays whose elements lie in another order than row-major."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

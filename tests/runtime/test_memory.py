@@ -1,7 +1,5 @@
 """Memory of our own: with pools and without."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

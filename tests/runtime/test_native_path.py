@@ -1,10 +1,6 @@
 """Calls that go through the extension: what it takes, what it leaves to Python."""
 
-from __future__ import annotations
-
 import gc
-import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import BuiltinFunctionType
@@ -13,7 +9,6 @@ from typing import Any
 import exchange
 import made
 import pytest
-from processes import captured
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.calls import native_path
@@ -353,13 +348,3 @@ def test_an_extension_that_is_missing_or_broken_is_told(
     monkeypatch.setattr(loading, "_NAME", "_broken")
     assert loading.why_not().startswith("the extension cannot be loaded: ")
     assert loading.extension.__wrapped__() is None
-
-
-def test_the_tests_of_launches_pass_without_the_extension() -> None:
-    options = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
-    done = captured(
-        [sys.executable, "-P", "-m", "pytest", *options, "tests/runtime/test_launches.py"],
-        cwd=ROOT,
-        env={**os.environ, "PALLASC_NATIVE": "0"},
-    )
-    assert done.returncode == 0, done.stdout[-3000:]

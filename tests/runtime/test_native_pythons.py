@@ -1,7 +1,5 @@
 """The extension in every Python that is found here: eight threads that launch at once."""
 
-from __future__ import annotations
-
 import glob
 import json
 import os

@@ -1,7 +1,5 @@
 """Arrays shorter than any variant's: padded with zeros, and the results cut, in the stream."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

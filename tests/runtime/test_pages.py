@@ -3,8 +3,6 @@
 tests/test_docs.py runs the commands of other pages, native/test_page.py those of docs/native.md.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shutil

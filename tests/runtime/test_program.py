@@ -1,7 +1,5 @@
 """Programs: what the driver gets is what the plan says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The choice of a variant, as a pure decision, and what is listed where no variant fits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The structures and numbers of the stand-in driver are those of the CUDA toolkit."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

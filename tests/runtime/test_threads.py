@@ -1,7 +1,5 @@
 """Many threads, two devices, forks in between: no wrong byte."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Times of launches, on the stand-in, whose events tell what a test says."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import made

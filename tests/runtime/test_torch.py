@@ -1,7 +1,5 @@
 """Tensors of a stock PyTorch on the stand-in driver; operators, and frames to skip, without one."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from types import CodeType, SimpleNamespace

@@ -1,7 +1,5 @@
 """What the caller passes: pytrees, order, aliases, damaged plans."""
 
-from __future__ import annotations
-
 import json
 from collections import namedtuple
 from types import SimpleNamespace

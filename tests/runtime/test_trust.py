@@ -1,7 +1,5 @@
 """Who must have signed: what program and machine demand, and each way in which a bundle fails."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

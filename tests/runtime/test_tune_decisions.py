@@ -1,7 +1,5 @@
 """What is concluded from rounds, and what happens next: pure functions, and contests made up."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Points of a contest, the file of results, what NVML tells; all processes but one are fakes."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Callable, Sequence

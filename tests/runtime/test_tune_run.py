@@ -1,7 +1,5 @@
 """`pallasc tune run` with real processes on the stand-in driver, where importing JAX fails."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

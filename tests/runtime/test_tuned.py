@@ -1,7 +1,5 @@
 """Tuned kernels: the row of the key, that of its bucket, the default, or a refusal with rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Device arrays know who reads and writes them, in whichever streams, also in streams that end."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bundles of a tuned kernel; the width of its grid tells which variant was launched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

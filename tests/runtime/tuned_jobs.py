@@ -1,7 +1,5 @@
 """Jobs whose kernels have made-up times, and `pallasc tune run` on them with a stand-in driver."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -9,8 +9,6 @@ cache for, found there, and compiled. `site/sitecustomize.py` counts them, and l
 GPU although there is no device file.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -163,7 +161,7 @@ class Folder:
         variables = environment(devices=devices, nvml_driver=nvml_driver)
         return start(self.path / f"{name}.py", started_with(self.path / cache, variables))
 
-    def copy(self, place: Path) -> Folder:
+    def copy(self, place: Path) -> "Folder":
         """Return a copy of the programs and the cache at another place."""
         shutil.copytree(self.path, place)
         return Folder(place, self.store)

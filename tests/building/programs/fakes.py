@@ -1,18 +1,15 @@
 """Pools of workers that execute the code that they are sent: the build's side of `fake_worker`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import pytest
 
 from pallasc.compiler.workers.messages import Reply, Request, Task
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.worker_process import Worker
-
-if TYPE_CHECKING:
-    import pytest
 
 WHO = "import os; value = os.getpid()"
 PATIENCE_S = 300.0

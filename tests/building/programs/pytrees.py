@@ -3,8 +3,6 @@
 pytrees.py STORE
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -62,7 +60,7 @@ class Pair:
         return (self.array, None), {"by": self.by}
 
     @classmethod
-    def tree_unflatten(cls, data: Any, children: Any) -> Pair:
+    def tree_unflatten(cls, data: Any, children: Any) -> "Pair":
         return cls(children[0], data["by"])
 
 

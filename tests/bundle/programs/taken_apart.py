@@ -3,8 +3,6 @@
 That is what somebody does who means harm: no digest stops him, only the checks behind them do.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable
@@ -61,7 +59,7 @@ class Parts:
     gap: bytes = b""
 
     @classmethod
-    def of(cls, data: bytes) -> Parts:
+    def of(cls, data: bytes) -> "Parts":
         """Take a bundle apart."""
         with open_bundle(data) as bundle:
             reader = bundle.reader

@@ -10,8 +10,6 @@ MADE_UP_END=SIGKILL:7 lets the run, which syncs a file for each line of its resu
 at the seventh; with SIGKILL:7:5 the last five bytes of the file are lost, too.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The C library on the stand-in driver."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

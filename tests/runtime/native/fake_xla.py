@@ -1,7 +1,5 @@
 """Call sites of a program of XLA, made by hand: `fake_xla.c` drives the handlers."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Mapping, Sequence

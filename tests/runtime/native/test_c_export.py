@@ -1,7 +1,5 @@
 """`pallasc bundle export --c`: what it writes builds with CMake or a C compiler, and launches."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ Kernels of the library, JAX's own and those of the coverage are compared where t
 `tests/coverage/test_coverage.py`.
 """
 
-from __future__ import annotations
-
 import made
 import native_comparison
 import pytest

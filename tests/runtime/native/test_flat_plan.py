@@ -1,7 +1,5 @@
 """What is written into a flat plan, and that its reader refuses whatever breaks the grammar."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `bench/fuzz_flat_plan.py` tries millions of them.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import native_fuzz

@@ -1,7 +1,5 @@
 """Limits and headers of the C library: as in Python, documented, refused; they compile alone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What docs/native.md shows is true: its commands run, and the program launches without Python."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

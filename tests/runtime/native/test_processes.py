@@ -1,7 +1,5 @@
 """The C library in threads, after forks, without a driver, and as a file of its own."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import threading

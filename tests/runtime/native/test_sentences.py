@@ -3,8 +3,6 @@
 Where Python chooses between variants it says so first; the reason behind it is the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

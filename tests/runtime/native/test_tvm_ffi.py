@@ -1,7 +1,5 @@
 """An export is a module of tvm-ffi: the real package calls it."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

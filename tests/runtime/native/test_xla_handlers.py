@@ -1,7 +1,5 @@
 """The handlers of XLA's interface on the stand-in driver; fake_xla.c stands for XLA."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace

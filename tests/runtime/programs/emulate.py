@@ -1,7 +1,5 @@
 """Let a function be the device for a whole plan: it gets the inputs and writes the outputs."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any

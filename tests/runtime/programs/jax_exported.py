@@ -4,8 +4,6 @@ jax_exported.py WAY ARGUMENTS…, where WAY is the name of one of the first four
 is executed by the emulator, which gets its PTX from the bundle. Prints one JSON object.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import sys

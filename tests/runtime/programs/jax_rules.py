@@ -4,8 +4,6 @@ The process has four devices of JAX on the CPU, and a kernel for one row of four
 whose launches the grid says how many rows there are.
 """
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 from tempfile import TemporaryDirectory

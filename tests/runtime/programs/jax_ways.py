@@ -1,7 +1,5 @@
 """Call kernels with arrays of JAX in every way: jax_ways.py WAY, "handlers" or "callback"."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import sys
@@ -115,7 +113,7 @@ class Opaque:
         return self.parts, None
 
     @classmethod
-    def tree_unflatten(cls, _: Any, parts: Any) -> Opaque:
+    def tree_unflatten(cls, _: Any, parts: Any) -> "Opaque":
         return cls(*parts)
 
 

@@ -1,7 +1,5 @@
 """What calls of kernels say, for programs with arrays of torch and of JAX."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ there were, and the keys of those for which the two ask the driver for different
 for several devices are left out: neither launches them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 Prints one JSON object: of each attempt the class of the error and its first line.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

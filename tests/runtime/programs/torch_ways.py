@@ -1,7 +1,5 @@
 """Call kernels with tensors of torch in every way."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -4,8 +4,6 @@ Usage: tvm_calls.py LIBRARY PROGRAM: the program of the page is run, too, with `
 Nothing of pallasc is imported.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from pathlib import Path

@@ -6,8 +6,6 @@ numbers; where sums are compared, all of them do. GPU_DEVICE, a JSON object, mak
 part of a unit's id -> `wrong` numbers, or an `error` of the driver (700).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
