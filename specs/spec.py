@@ -133,8 +133,7 @@ class Spec(Struct, frozen=True, eq=False):
         files: data files that the kernel reads while it is traced, relative to `base_dir`.
         env: names of environment variables that the kernel can see.
         mesh: axes of the devices that run the kernel together; sizes are numbers or templates.
-        check: values of parameters that `pallasc check` uses instead, plus `$args`, `$seed`,
-            `$tolerance`.
+        check: values of parameters that `pallasc check` uses instead, plus `$args` and `$seed`.
         vmap: kernel that does the same for a batch, for `jax.vmap`; None if there is none.
         program: the fields of a program; None for a kernel.
         location: position of the declaration.
@@ -267,7 +266,7 @@ class Variant(Struct, frozen=True, eq=False):
             "args": plain_args(self.args),
             "entry": self.entry,
             "files": sorted(self.files),
-            "static": sorted_value(self.static),
+            "static": plain_args(self.static),
             "target": dict(sorted(self.target.figures().items())),
             **({"mesh": [list(axis) for axis in self.mesh]} if self.mesh else {}),
             **({"env": list(self.env)} if self.env else {}),
@@ -284,7 +283,7 @@ def _position(item: Spec | Variant, path: tuple[str | int, ...]) -> Location:
     return item.location if place is None else place.below(path[1:]).location
 
 
-def plain_args(tree: Args | ArgTree) -> Value:
+def plain_args(tree: Any) -> Any:
     """Return arguments as plain data: arrays in their notation, mappings sorted by key."""
     if isinstance(tree, ArraySpec):
         return str(tree)
@@ -293,15 +292,6 @@ def plain_args(tree: Args | ArgTree) -> Value:
     if isinstance(tree, dict):
         return {key: plain_args(tree[key]) for key in sorted(tree)}
     return tree
-
-
-def sorted_value(value: Value) -> Value:
-    """Return JSON-like data with every mapping sorted by key."""
-    if isinstance(value, list):
-        return [sorted_value(item) for item in value]
-    if isinstance(value, dict):
-        return {key: sorted_value(value[key]) for key in sorted(value)}
-    return value
 
 
 def _leaves(tree: Args | ArgTree, path: tuple[str, ...]) -> Iterator[tuple[str, ArraySpec]]:
