@@ -232,6 +232,10 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
     _collections.append(collection)
     try:
         load_module(path, fresh=True, shown=shown)
+    except SpecError as error:
+        if error.message.startswith("TypeError: kernel() takes 0 positional arguments"):
+            error.hint = 'Write @pallasc.kernel(args={"x": "f32[1024]"}), with keyword arguments.'
+        raise
     finally:
         _collections.remove(collection)
     if not collection.specs:
