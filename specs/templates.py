@@ -77,9 +77,9 @@ class Expression(NamedTuple):
             SpecError: a parameter is unknown, lacks a field, or is not a whole number, or the
                 expression divides by zero.
         """
+        if self.paths == (self.text,):
+            return _looked_up(self.text, params, self.text)
         values = {path: _looked_up(path, params, self.text) for path in self.paths}
-        if self.text in values:
-            return values[self.text]
         for path, value in values.items():
             if type(value) is not int:
                 raise SpecError(
@@ -107,16 +107,17 @@ class Expression(NamedTuple):
 
 
 class Template(NamedTuple):
-    """Text with expressions, checked but not filled in; `names` are the parameters in it."""
+    """Text with expressions, checked but not filled in.
+
+    Attributes:
+        parts: the text and the expressions, in order.
+        names: the parameters in it.
+        expression: its only part, if that is an expression.
+    """
 
     parts: tuple[str | Expression, ...]
     names: tuple[str, ...]
-
-    @property
-    def expression(self) -> Expression | None:
-        """Return the expression of a template that is just one pair of braces, else None."""
-        (only, *others) = self.parts or ("",)
-        return only if isinstance(only, Expression) and not others else None
+    expression: Expression | None
 
     def fill(self, params: Mapping[str, Value]) -> Value:
         """Return the text with values filled in, or the value itself for a single expression.
@@ -147,8 +148,10 @@ def parse_template(text: str) -> Template:
             parts.append(_parse_expression(piece[1:-1].strip()))
         elif piece:
             parts.append(piece[0] if piece in ("{{", "}}") else piece)
-    paths = [path for part in parts if isinstance(part, Expression) for path in part.paths]
-    return Template(tuple(parts), tuple(dict.fromkeys(path.split(".")[0] for path in paths)))
+    expressions = [part for part in parts if isinstance(part, Expression)]
+    names = dict.fromkeys(path.split(".")[0] for each in expressions for path in each.paths)
+    only = expressions[0] if expressions and len(parts) == 1 else None
+    return Template(tuple(parts), tuple(names), only)
 
 
 def is_template(text: str) -> bool:
@@ -192,6 +195,8 @@ def _compiled(node: ast.expr, paths: dict[str, None]) -> _Compute:
 
 def _looked_up(path: str, params: Mapping[str, Value], text: str) -> Value:
     """Return the value of a parameter, or of a field in it."""
+    if path in params:
+        return params[path]
     name, *fields = path.split(".")
     if name not in params:
         raise SpecError(

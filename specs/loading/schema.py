@@ -398,15 +398,9 @@ MODEL_NAME = text("the name of a model", r"(?!sm_)[A-Za-z0-9][A-Za-z0-9._-]*")
 MODELS_KIND = map_of(MODEL_NAME, record(MODEL_FIELDS), "models")
 
 
-def _later(kind: Kind, what: str) -> Kind:
+def _item(what: str, kind: Kind) -> Kind:
     """Return the kind of records that are read later, when the defaults are known."""
-
-    def read(value: object, at: Place) -> object:
-        if not isinstance(value, dict):
-            raise expected(what, value, at, "Begin it with '- name:'.")
-        return value
-
-    return Kind(read, kind.schema)
+    return leaf(dict, f"a {what}", "Begin it with '- name:'.")._replace(schema=kind.schema)
 
 
 _VERSION = leaf(
@@ -421,12 +415,12 @@ FILE_FIELDS = (
     Field("models", MODELS_KIND, "Models of GPU that are not built in."),
     Field(
         "kernels",
-        list_of(_later(PARTIAL_KERNEL, "a kernel"), "kernels", repeats=True),
+        list_of(_item("kernel", PARTIAL_KERNEL), "kernels", repeats=True),
         "A list of kernels, each beginning with '- name: …'.",
     ),
     Field(
         "programs",
-        list_of(_later(PROGRAM, "a program"), "programs", repeats=True),
+        list_of(_item("program", PROGRAM), "programs", repeats=True),
         "A list of programs, each beginning with '- name: …'.",
     ),
     Field(*MACHINES_FIELD[:2], "Machines of every program that names none."),

@@ -412,16 +412,15 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
         if name in given:
             message = f"parameter {name!r} is in the matrix as well."
             raise at.child("over").key(name).error(message, "Give it once.")
-    for key, names, what, known in (
-        ("by", by, "parameter of the matrix", given),
-        ("buckets", buckets, "parameter of 'by'", by),
-        ("pad", pad, "parameter with buckets", buckets),
-        ("default", fields.get("default", ()), "tuned parameter", over),
+    for key, names, known in (
+        ("by", by, given),
+        ("buckets", buckets, by),
+        ("pad", pad, buckets),
+        ("default", fields.get("default", ()), over),
     ):
         for name in names:
             if name not in known:
-                place, hint = at.child(key).key(name), suggestion(name, known)
-                raise place.error(f"{show(name)} is not a {what}.", hint)
+                raise at.child(key).unknown("parameter", name, known)
     for name in buckets:
         for value in given[name]:
             if type(value) is not int or value < 0:
