@@ -153,15 +153,15 @@ def _declarable(name: str, at: Place) -> str:
     return name
 
 
+def _identifier(what: str) -> Kind:
+    hint = "Use letters, digits and '_', beginning with a letter or '_'."
+    return text(f"the name of {what}", IDENTIFIER, hint)
+
+
 VARIABLES_KIND = list_of(
-    text(
-        "the name of an environment variable",
-        IDENTIFIER,
-        "Use letters, digits and '_', beginning with a letter or '_'.",
-    ).checked(_declarable),
-    "environment variables",
-    0,
+    _identifier("an environment variable").checked(_declarable), "environment variables", 0
 )
+_PATHS = list_of(text("a path"), "paths")
 
 KERNEL_NAME = text(
     "the name of a kernel",
@@ -187,13 +187,8 @@ CHECK_FIELDS = (
     Field(SEED_KEY, number(), "The seed of the inputs."),
 )
 AXIS_SIZE = number(1)
-MESH_KIND = map_of(
-    text(
-        "the name of an axis", IDENTIFIER, "Use letters, digits and '_', beginning with a letter."
-    ),
-    filled(AXIS_SIZE),
-    "axes",
-)
+_AXIS = _identifier("an axis")
+MESH_KIND = map_of(_AXIS, filled(AXIS_SIZE), "axes")
 _TARGETS = list_of(_target((*DEFAULT_MODELS, *MODELS)), "targets")
 
 _LARGEST_EDGE = 2**63 - 1
@@ -250,7 +245,7 @@ _TUNE_FIELDS = (
     ),
     Field(
         "default",
-        map_of(PARAMETER, PARAMETER_VALUE, "parameters"),
+        _POINT,
         "Values of the tuned parameters where no row of the table fits.",
     ),
     Field("table", _TABLE, "The table's file; the spec's own name with .tuned.yaml by default."),
@@ -262,10 +257,12 @@ FILE_KEY = "$file"
 """The matrix key for a file with points."""
 
 _ANY = text("a path")
-_PATH = text("a path, such as gemm.h100", ".*").checked(lambda path, at: tuple(path.split(".")))
+_ROWS_PATH = text("a path, such as gemm.h100", ".*").checked(
+    lambda path, at: tuple(path.split("."))
+)
 _SELECT = by_type(
     {
-        dict: map_of(PARAMETER, _PATH, "parameters"),
+        dict: map_of(PARAMETER, _ROWS_PATH, "parameters"),
         list: list_of(PARAMETER, "parameters").checked(
             lambda names, at: {name: (name,) for name in names}
         ),
@@ -273,7 +270,7 @@ _SELECT = by_type(
 )
 _ROWS_FIELDS = (
     Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
-    Field("rows", _PATH, "The path of the rows in it; by default the whole document."),
+    Field("rows", _ROWS_PATH, "The path of the rows in it; by default the whole document."),
     Field("select", _SELECT, "The parameters that a row gives; all fields by default."),
     Field("skip", list_of(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
 )
@@ -315,7 +312,7 @@ KERNEL_FIELDS = (
     Field("budget", record(BUDGET_FIELDS), "Resource limits of a variant."),
     Field(
         "files",
-        list_of(text("a path"), "paths"),
+        _PATHS,
         "Data files that the kernel reads while it is traced, relative to the spec's folder.",
     ),
     Field("env", VARIABLES_KIND, "Environment variables that the kernel can see."),
@@ -329,20 +326,15 @@ KERNEL_FIELDS = (
 )
 """Every field of a kernel, in the order of the reference."""
 
-_AXIS = text("the name of an axis", IDENTIFIER)
 _AXES = by_type({list: list_of(_AXIS, "axes"), type(None): leaf(None, "null"), str: _AXIS})
 """The axes that divide a dimension: a name, a list of names, or null."""
 
-MACHINES_FIELD = Field(
-    "machines",
-    list_of(text("a path"), "paths"),
-    "Files of pallasc machine, one for each machine.",
-)
+MACHINES_FIELD = Field("machines", _PATHS, "Files of pallasc machine, one for each machine.")
 _OWN_FIELDS = (
     MACHINES_FIELD,
     Field(
         "donate",
-        list_of(text("the name of an argument", IDENTIFIER), "arguments"),
+        list_of(_identifier("an argument"), "arguments"),
         "Arguments whose memory the results may take, if the function is not jitted.",
     ),
     Field(
