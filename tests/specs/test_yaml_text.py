@@ -76,7 +76,10 @@ def test_every_value_and_key_has_its_place() -> None:
         ("a: !!str 1", "t:1:4: the tag !!str is not allowed."),
         ("a: &x [*x]", "t:1:8: an alias refers to a value that contains it."),
         ("a: 1\n---\nb: 2", "t:2:1: a file must be one document; a second one begins here."),
-        ("a: \x01", "t: not YAML: unacceptable character #x0001: control characters are not allowed"),
+        (
+            "a: \x01",
+            "t: not YAML: unacceptable character #x0001: control characters are not allowed",
+        ),
     ],
 )
 def test_what_is_not_plain_data_is_refused(text: str, message: str) -> None:
