@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_tree, looks_like_array, parse_array
 from pallasc.specs.canonical import plain
-from pallasc.specs.entries import check_data_file, check_entry, parse_entry
+from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.fields import NODES, PARAMETER, SCALAR, PathParts, Place, tree
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.schema import (
@@ -532,9 +532,7 @@ def read_rows(
     return tuple(_row(entry, select) for entry in entries)
 
 
-def _document(path: str, at: Place, base_dir: str, documents: dict[str, Document]) -> Document:
-    with at.blamed():
-        name = check_data_file(path, base_dir)
+def _document(name: str, at: Place, base_dir: str, documents: dict[str, Document]) -> Document:
     if posixpath.splitext(name)[1] not in _SUFFIXES:
         hint = f"Data files end in {', '.join(_SUFFIXES)}."
         raise at.error(f"{show(name)} is not a data file.", hint)

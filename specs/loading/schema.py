@@ -13,6 +13,7 @@ from typing import Literal
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array
+from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import (
     DATA,
     ENTRY,
@@ -161,7 +162,15 @@ def _identifier(what: str) -> Kind:
 VARIABLES_KIND = list_of(
     _identifier("an environment variable").checked(_declarable), "environment variables", 0
 )
-_PATHS = list_of(text("a path"), "paths")
+
+
+def _existing_file(path: str, at: Place) -> str:
+    with at.blamed():
+        return check_data_file(path, at.base_dir or "")
+
+
+_DATA_FILE = text("a path").checked(_existing_file)
+_PATHS = list_of(_DATA_FILE, "paths")
 
 KERNEL_NAME = text(
     "the name of a kernel",
@@ -256,7 +265,6 @@ TUNE = record(_TUNE_FIELDS)
 FILE_KEY = "$file"
 """The matrix key for a file with points."""
 
-_ANY = text("a path")
 _ROWS_PATH = text("a path, such as gemm.h100", ".*").checked(
     lambda path, at: tuple(path.split("."))
 )
@@ -269,15 +277,15 @@ _SELECT = by_type(
     }
 )
 _ROWS_FIELDS = (
-    Field("path", _ANY, "A JSON or YAML file, relative to the spec's folder.", required=True),
+    Field("path", _DATA_FILE, "A JSON or YAML file, relative to the spec's folder.", required=True),
     Field("rows", _ROWS_PATH, "The path of the rows in it; by default the whole document."),
     Field("select", _SELECT, "The parameters that a row gives; all fields by default."),
-    Field("skip", list_of(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
+    Field("skip", list_of(text("a key"), "keys"), "Keys of the rows' mapping that are not rows."),
 )
 
 
 _ROWS_FILE = by_type(
-    {str: _ANY.checked(lambda path, at: {"path": path}), dict: record(_ROWS_FIELDS)}
+    {str: _DATA_FILE.checked(lambda path, at: {"path": path}), dict: record(_ROWS_FIELDS)}
 )
 MATRIX = map_of(
     PARAMETER,

@@ -174,14 +174,7 @@ def _term_hint(term: str, variants: Sequence[Selectable]) -> str | None:
         return suggestion(key, known, otherwise="Parameters")
     near = nearest(value, map(plain, known[key]))
     first = f"Did you mean {_quoted(f'{key}={near}')!r}? " if near else ""
-    return f"{first}Values of {key}: {values_text(known[key], _number(value))}."
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return f"{first}Values of {key}: {values_text(known[key])}."
 
 
 def _quoted(term: str) -> str:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
-from pallasc.specs.entries import check_data_file, normal_path
+from pallasc.specs.entries import normal_path
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target, make_model, resolve_target
 from pallasc.specs.loading.matrix import read_rows
@@ -231,8 +231,6 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         resolve_target(name, file.models, location=where)
     if "matrix" in values:
         values.update(_points(values["matrix"], places["matrix"], file))
-    if "files" in values:
-        values["files"] = _data_files(values["files"], places["files"], file.base_dir)
     if "tune" in values:
         values["tune"] = _tune(values["tune"], _given_values(values), places["tune"])
     return Spec(  # the kinds have checked the types of all fields
@@ -254,15 +252,7 @@ def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, obj
     for name in axes:
         if name in rows[0].values:
             raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
-    return {"matrix": axes, "rows": rows, "table": check_data_file(table["path"], file.base_dir)}
-
-
-def _data_files(files: tuple[str, ...], at: Place, base_dir: str) -> tuple[str, ...]:
-    paths = []
-    for index, name in enumerate(files):
-        with at.child(index).blamed():
-            paths.append(check_data_file(name, base_dir))
-    return tuple(paths)
+    return {"matrix": axes, "rows": rows, "table": table["path"]}
 
 
 def kernel_place(at: Place, name: object, otherwise: str) -> Place:
@@ -489,7 +479,7 @@ def declare_program(
     for index, file in enumerate(named):
         where = place.child(index) if "machines" in values else at
         with where.blamed():
-            machine = read_machine(Path(base_dir, check_data_file(file, base_dir)))
+            machine = read_machine(Path(base_dir, file))
             name = Path(file).stem
             if name in models:
                 raise SpecError(f"two machine files are named {name}.", hint="Rename one of them.")
