@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, field
@@ -80,18 +80,6 @@ class Budget(Struct, frozen=True):
         return [field for field in self.__struct_fields__ if isinstance(getattr(self, field), str)]
 
 
-class Row(NamedTuple):
-    """Values of parameters that a file lists together.
-
-    Attributes:
-        values: by parameter; all rows of a spec have the same parameters.
-        location: position of the row.
-    """
-
-    values: dict[str, Value]
-    location: Location
-
-
 class Check(Struct, frozen=True):
     """A variant with its spec's small sizes, which `pallasc check` runs instead.
 
@@ -120,7 +108,7 @@ class Spec(Struct, frozen=True, eq=False):
         args: arrays in their notation, by name or by position.
         static: static keyword arguments, `$call` and `$ref` nodes included.
         matrix: values of each parameter.
-        rows: rows of a file; each is combined with the whole matrix.
+        rows: values of parameters that a file lists together; each is combined with the matrix.
         table: the file that the rows come from, relative to `base_dir`.
         include: additional points, each complete.
         exclude: partial points; the points they match are dropped.
@@ -148,7 +136,7 @@ class Spec(Struct, frozen=True, eq=False):
     base_dir: str
     static: dict[str, Value] = field(default_factory=dict)
     matrix: dict[str, tuple[Value, ...]] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[dict[str, Value], ...] = ()
     table: str | None = None
     include: tuple[dict[str, Value], ...] = ()
     exclude: tuple[dict[str, Value], ...] = ()

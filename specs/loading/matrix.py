@@ -43,7 +43,6 @@ from pallasc.specs.loading.yaml_text import Document, read_document
 from pallasc.specs.spec import (
     Budget,
     Check,
-    Row,
     Spec,
     Tolerance,
     Variant,
@@ -159,7 +158,7 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
     Raises:
         SpecError: a point is wrong, or none is left.
     """
-    rows = [{name: choice_of(value) for name, value in row.values.items()} for row in spec.rows]
+    rows = [{name: choice_of(value) for name, value in row.items()} for row in spec.rows]
     axes = {name: [choice_of(value) for value in values] for name, values in spec.axes.items()}
     known = _known_choices(spec, rows, axes, at)
     excluded = _excluded(spec, known, at.child("exclude"))
@@ -508,7 +507,7 @@ _DATA = tree("value", "", SCALAR, nodes=())
 
 def read_rows(
     table: Mapping[str, Any], at: Place, base_dir: str, documents: dict[str, Document]
-) -> tuple[Row, ...]:
+) -> tuple[dict[str, Value], ...]:
     """Return the rows that `$file` selects, in the order of the file.
 
     Args:
@@ -588,7 +587,7 @@ def _all_fields(entry: _Entry) -> dict[str, tuple[str, ...]]:
     return {PARAMETER.read(name, entry.at.key(name)): (name,) for name in entry.content}
 
 
-def _row(entry: _Entry, select: Mapping[str, tuple[str, ...]]) -> Row:
+def _row(entry: _Entry, select: Mapping[str, tuple[str, ...]]) -> dict[str, Value]:
     values = {}
     for name, path in select.items():
         value = _field(entry, path)
@@ -596,4 +595,4 @@ def _row(entry: _Entry, select: Mapping[str, tuple[str, ...]]) -> Row:
             hint = "'select' chooses fields, 'skip' drops rows."
             raise entry.at.error(f"the row has no field {'.'.join(path)!r}.", hint)
         values[name] = _DATA.read(value, entry.at)
-    return Row(values, entry.at.location)
+    return values

@@ -250,7 +250,7 @@ def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, obj
     at = at.child(FILE_KEY)
     rows = read_rows(table, at, file.base_dir, file.documents)
     for name in axes:
-        if name in rows[0].values:
+        if name in rows[0]:
             raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
     return {"matrix": axes, "rows": rows, "table": table["path"]}
 
@@ -372,7 +372,7 @@ def _given_values(fields: Mapping[str, Any]) -> dict[str, list[Value]]:
     matrix, rows = fields.get("matrix", {}), fields.get("rows", ())
     given: dict[str, list[Value]] = {}
     for row in rows:
-        for name, value in row.values.items():
+        for name, value in row.items():
             given.setdefault(name, []).append(value)
     given |= {name: list(values) for name, values in matrix.items()}
     for point in fields.get("include", ()):
