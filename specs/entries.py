@@ -16,7 +16,6 @@ import importlib.util
 import posixpath
 import re
 import sys
-import traceback
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -307,6 +306,8 @@ def _summary(error: BaseException) -> str:
 def _place(error: BaseException, file: Path, shown: str) -> Location:
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return Location(shown, error.lineno or 0, error.offset or 0)
+    import traceback  # only errors need it
+
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno or 0 for frame in frames if frame.filename == str(file)]
     return Location(shown, lines[-1] if lines else 0)

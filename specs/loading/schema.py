@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from itertools import pairwise
+from pathlib import PurePath
 from typing import Literal
 
 from pallasc.errors import SpecError
@@ -45,6 +46,11 @@ from pallasc.specs.variables import why_not_declared
 
 TABLE_SUFFIX = ".tuned.yaml"
 """Suffix of table files; a folder of specs skips them."""
+
+
+def table_of(spec_file: str) -> str:
+    """Return the default name of a spec file's table."""
+    return f"{PurePath(spec_file).stem}{TABLE_SUFFIX}"
 
 
 def _limit(field: str) -> Kind:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -39,6 +39,7 @@ from pallasc.specs.loading.schema import (
     PROGRAM,
     TABLE_SUFFIX,
     VARIABLES_KIND,
+    table_of,
 )
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
 from pallasc.specs.settings import project_table
@@ -360,11 +361,6 @@ def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 
 # ---- tuned kernels
-
-
-def table_of(spec_file: str) -> str:
-    """Return the default name of a spec file's table."""
-    return f"{PurePath(spec_file).stem}{TABLE_SUFFIX}"
 
 
 def _given_values(fields: Mapping[str, Any]) -> dict[str, list[Value]]:
