@@ -502,4 +502,4 @@ def _check_shardings(own: Programs, values: Mapping[str, Any], at: Place) -> Non
         *(("shardings", name) for name in names),
     ]:
         if name not in mesh:
-            raise at.child(key).unknown("axis", name, mesh)
+            raise at.child(key).unknown("axis name", name, mesh)
