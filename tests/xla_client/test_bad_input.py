@@ -94,7 +94,10 @@ SPECS = {
     "machines: [one.json]\n": ("", "field 'machines' is missing"),
     'args: {x: "f32[8]"}': ('args: {x: "f32[8]"}, donate: [y]', "unknown argument 'y'"),
     'x: "f32[8]"}': ('x: "f32[8]"}, shardings: {x: [data]}', "unknown axis name 'data'"),
-    'args: {x: "f32': ('mesh: {data: 2}, explicit: [row], args: {x: "f32', "unknown axis name 'row'"),
+    'args: {x: "f32': (
+        'mesh: {data: 2}, explicit: [row], args: {x: "f32',
+        "unknown axis name 'row'",
+    ),
     "one.json": ("two.json", "two.json"),
     "name: program": ("nam: program", "nam"),
 }
