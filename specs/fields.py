@@ -260,8 +260,8 @@ def map_of(
                 raise at.unknown("key", name, own)
         names = {name: name if name in own else key.read(name, at.key(name)) for name in value}
         return {
-            read: own.get(name, item).read(value[name], at.child(name))
-            for name, read in names.items()
+            normal: own.get(name, item).read(value[name], at.child(name))
+            for name, normal in names.items()
         }
 
     schema: Schema = {
