@@ -142,7 +142,7 @@ def two_kernels(store: Store) -> list[Figure]:
     """Measure the processor time of two kernels at the artifact level, in this process."""
     import jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu as hopper
 
-    from pallasc.specs.library.softmax import softmax
+    from pallasc.specs.library.rows import softmax
 
     config = Call(
         f"{hopper.__name__}:TuningConfig",

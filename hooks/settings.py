@@ -18,14 +18,14 @@ from typing import Literal
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import (
     FLAG,
-    ByType,
-    Checked,
     Field,
-    ListOf,
+    Kind,
     Place,
-    Record,
+    by_type,
     choice,
     expected,
+    list_of,
+    record,
     text,
 )
 from pallasc.specs.settings import BUILD_KEYS, toml_lines
@@ -44,11 +44,10 @@ From = Literal["compile", "store", "frozen"]
 """Source of the kernels, as in `pallasc.compiler.builds.bundling.BundleOptions.source`."""
 
 
-def _one_or_more(what: str) -> Checked:
+def _one_or_more(what: str) -> Kind:
     """Return the kind of one text or a list of texts, which gives a tuple."""
     item = text(what)
-    kinds = ByType({list: ListOf(item, f"{what}s"), str: item})
-    return Checked(kinds, lambda own, at: (own,) if isinstance(own, str) else own)
+    return by_type({list: list_of(item, f"{what}s"), str: item.checked(lambda own, at: (own,))})
 
 
 FIELDS = (
@@ -184,7 +183,7 @@ def _checked(place: str, at: Place) -> str:
 
 
 def _setting(place: str, value: object, at: Place, *, frozen: str) -> Setting:
-    fields = Record(FIELDS, what="key").read(_table(value), at)
+    fields = record(FIELDS, "key").read(_table(value), at)
     if ("specs" in fields) == ("bundle" in fields):
         raise at.error("expected exactly one of 'specs' and 'bundle'.", "It names the content.")
     extra = [key for key in fields if key != "bundle"]

@@ -28,10 +28,8 @@ from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import (
-    Expression,
     Template,
     Value,
-    is_template,
     label_of,
     parse_template,
 )
@@ -310,21 +308,8 @@ def array_tree(tree: Any, *, in_call: bool = False) -> Any:
 
 def _parse_dimension(text: str, notation: str) -> Template:
     template = parse_template(text)
-    if template.parts and len(template.parts) == 1 and isinstance(template.parts[0], Expression):
+    if template.expression is not None or _NUMBER.fullmatch(text):
         return template
-    if _NUMBER.fullmatch(text):
-        return template
-    raise SpecError(
-        f"{show(notation)}: {text!r} is not a dimension.",
-        hint=f"Put the whole expression in braces: {{{text.replace('{', '').replace('}', '')}}}."
-        if is_template(text)
-        else _dimension_hint(text),
-    )
-
-
-def _dimension_hint(text: str) -> str:
-    if text.isidentifier():
-        return f"Put the parameter in braces: {{{text}}}."
-    if text.isdecimal():
-        return "Write 4,096 as 4096, and a dimension without leading zeros."
-    return "A dimension must be a whole number, 0 or more, or a parameter in braces."
+    inside = text.replace("{", "").replace("}", "")
+    hint = f"Write a whole number without leading zeros, or an expression in braces: {{{inside}}}."
+    raise SpecError(f"{show(notation)}: {text!r} is not a dimension.", hint=hint)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError, message_of
@@ -175,12 +175,9 @@ def _find(name: str, folders: list[str]) -> ModuleSpec | None:
 
 
 def _module_hint(top: str, base_dir: str) -> str:
-    import pkgutil
-
     files = _listed(Path(base_dir))
     beside = {path.stem for path in files if path.suffix == ".py" or path.is_dir()}
-    installed = {info.name for info in pkgutil.iter_modules()} | sys.stdlib_module_names
-    near = nearest(top, beside) or nearest(top, installed)
+    near = nearest(top, beside | sys.stdlib_module_names)
     otherwise = "Install the package that has it, or name a file: file.py:function."
     return f"Did you mean {near!r}?" if near else otherwise
 
@@ -309,13 +306,8 @@ def _summary(error: BaseException) -> str:
 def _place(error: BaseException, file: Path, shown: str) -> Location:
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return Location(shown, error.lineno or 0, error.offset or 0)
-    return Location(shown, _last_line(error.__traceback__, str(file)))
+    import traceback  # only errors need it
 
-
-def _last_line(trace: TracebackType | None, file: str) -> int:
-    line = 0
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno or 0 for frame in frames if frame.filename == str(file)]
+    return Location(shown, lines[-1] if lines else 0)

@@ -1,4 +1,4 @@
-"""Building blocks of spec fields: their types, checks, and JSON schema.
+"""Building blocks of spec fields: their checks, and their JSON schema.
 
 A `Kind` defines both the values that a loader accepts and their JSON schema, so that editors and
 the loader agree. The YAML and Python loaders share these definitions. msgspec checks scalars and
@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -79,7 +79,7 @@ class Place(NamedTuple):
         text = f"{self.label}: {message}" if self.label else message
         return SpecError(text, location=self.location, hint=hint)
 
-    def unknown(self, what: str, word: str, known: Mapping[str, object] | list[str]) -> SpecError:
+    def unknown(self, what: str, word: str, known: Iterable[str]) -> SpecError:
         """Return the error for an unknown key of this mapping."""
         error = self.error(
             f"unknown {what} {show(word)}.", suggestion(word, known, otherwise=f"Known {what}s")
@@ -100,18 +100,22 @@ class Place(NamedTuple):
         return error if error.location is not None else self.error(error.message, error.hint)
 
 
-_Item = TypeVar("_Item")
-_Read = TypeVar("_Read", covariant=True)
+class Kind(NamedTuple):
+    """The type of a field.
 
+    Attributes:
+        read: checks and normalizes a value, or raises `SpecError`.
+        schema: the JSON schema of the values that `read` accepts.
+        definition: the definition that `schema` refers to, if it refers to one.
+    """
 
-class Kind(Protocol[_Read]):
-    """The type of a field: checks values and describes them as JSON schema."""
+    read: Callable[[Any, Place], Any]
+    schema: Schema
+    definition: Schema | None = None
 
-    def read(self, value: object, at: Place) -> _Read:
-        """Check and normalize a value, or raise `SpecError`."""
-
-    def schema(self) -> Schema:
-        """Return the JSON schema of the values that `read` accepts."""
+    def checked(self, check: Callable[[Any, Place], Any]) -> Kind:
+        """Return the kind whose values a function checks further, and may replace."""
+        return self._replace(read=lambda value, at: check(self.read(value, at), at))
 
 
 def expected(what: str, value: object, at: Place, hint: str | None = None) -> SpecError:
@@ -123,233 +127,179 @@ class Field(NamedTuple):
     """One key of a record."""
 
     name: str
-    kind: Kind[object]
+    kind: Kind
     doc: str
     required: bool = False
 
 
-class Leaf(NamedTuple):
-    """A scalar of a msgspec type; text may have to match a pattern.
+def leaf(
+    type_: Any, what: str, hint: str | None = None, pattern: str = "", known: Iterable[str] = ()
+) -> Kind:
+    """Return the kind of scalars of a msgspec type; text may have to match a pattern.
 
-    Attributes:
+    Args:
+        type_: the type.
+        what: its name in messages.
+        hint: what to write instead of something else.
+        pattern: regular expression of the whole text.
         known: values that the schema lists for completion in editors.
     """
 
-    type: Any
-    what: str
-    hint: str | None = None
-    pattern: str | None = None
-    known: tuple[str, ...] = ()
-
-    def read(self, value: object, at: Place) -> Any:
-        """Return the value."""
+    def read(value: Any, at: Place) -> Any:
         try:
-            msgspec.convert(value, self.type)
+            msgspec.convert(value, type_)
         except msgspec.ValidationError:
-            raise expected(self.what, value, at, self.hint) from None
+            raise expected(what, value, at, hint) from None
         if isinstance(value, float) and not math.isfinite(value):
             raise at.error(
                 f"{value} is not allowed in a spec.",
                 "Under static or matrix, write {$ref: math:inf} or {$ref: math:nan}.",
             )
-        if self.pattern is not None and re.fullmatch(self.pattern, str(value)) is None:
-            raise expected(self.what, value, at, self.hint)
+        if pattern and re.fullmatch(pattern, value) is None:
+            raise expected(what, value, at, hint)
         return value
 
-    def schema(self) -> Schema:
-        """Return the schema."""
-        schema = msgspec.json.schema(self.type)
-        if self.pattern is not None:
-            schema["pattern"] = f"^(?:{self.pattern})$"
-        return {"anyOf": [{"enum": list(self.known)}, schema]} if self.known else schema
+    schema = msgspec.json.schema(type_)
+    if pattern:
+        schema["pattern"] = f"^(?:{pattern})$"
+    return Kind(read, {"anyOf": [{"enum": list(known)}, schema]} if known else schema)
 
 
-def text(what: str, pattern: str = r".+", hint: str | None = None) -> Leaf:
-    """Return a `Kind` for text that matches a pattern."""
-    return Leaf(str, what, hint, pattern)
+def text(
+    what: str, pattern: str = r".+", hint: str | None = None, known: Iterable[str] = ()
+) -> Kind:
+    """Return the kind of text that matches a pattern."""
+    return leaf(str, what, hint, pattern, known)
 
 
-def number(least: int = 0, *, whole: bool = True) -> Leaf:
-    """Return a `Kind` for numbers from `least`."""
+def number(least: int = 0, *, whole: bool = True) -> Kind:
+    """Return the kind of numbers from `least`."""
     what = f"a {'whole number' if whole else 'number'} of at least {least}"
-    return Leaf(Annotated[int if whole else float, Meta(ge=least)], what)
+    return leaf(Annotated[int if whole else float, Meta(ge=least)], what)
 
 
-def choice(*words: str) -> Leaf:
-    """Return a `Kind` for these few words."""
-    return Leaf(Literal[words], one_of(words))
+def choice(*words: str) -> Kind:
+    """Return the kind of these few words."""
+    return leaf(Literal[words], one_of(words))
 
 
-FLAG = Leaf(bool, "true or false")
-SCALAR = Leaf(str | int | float | bool | None, "text, a number, true, false or null")
+FLAG = leaf(bool, "true or false")
+SCALAR = leaf(str | int | float | bool | None, "text, a number, true, false or null")
 
 
-class Checked(NamedTuple):
-    """A kind whose values a function checks further, and may replace."""
+def filled(kind: Kind) -> Kind:
+    """Return the kind of a value, or of a template for one, which is checked when filled in."""
 
-    kind: Kind[Any]
-    check: Callable[[Any, Place], Any]
-
-    def read(self, value: object, at: Place) -> Any:
-        """Return the result of the check."""
-        return self.check(self.kind.read(value, at), at)
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return self.kind.schema()
-
-
-class Filled(NamedTuple):
-    """A value, or a template for one; the filled-in template is checked later."""
-
-    value: Kind[Any]
-
-    def read(self, value: object, at: Place) -> Any:
-        """Return the value, or the unfilled template."""
+    def read(value: Any, at: Place) -> Any:
         if isinstance(value, str) and is_template(value):
             with at.blamed():
                 parse_template(value)
             return value
-        return self.value.read(value, at)
+        return kind.read(value, at)
 
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"anyOf": [self.value.schema(), {"type": "string", "pattern": r"\{[^{}]+\}"}]}
+    return Kind(read, {"anyOf": [kind.schema, {"type": "string", "pattern": r"\{[^{}]+\}"}]})
 
 
-class ListOf(NamedTuple, Generic[_Item]):
-    """A list whose items are of one kind; duplicates need `repeats`."""
+def list_of(item: Kind, what: str, minimum: int = 1, *, repeats: bool = False) -> Kind:
+    """Return the kind of lists of one kind, read as tuples; duplicates need `repeats`."""
 
-    item: Kind[_Item]
-    what: str
-    minimum: int = 1
-    repeats: bool = False
-
-    def read(self, value: object, at: Place) -> tuple[_Item, ...]:
-        """Return the items."""
+    def read(value: Any, at: Place) -> tuple[Any, ...]:
         if not isinstance(value, list):
-            raise expected(f"a list of {self.what}", value, at, _list_hint(value))
-        if len(value) < self.minimum:
-            raise at.error(
-                f"the list of {self.what} is empty.", "Leave the field out, or add an item."
-            )
-        items = tuple(self.item.read(item, at.child(i)) for i, item in enumerate(value))
+            hint = f'Write ["{value}"].' if isinstance(value, str) else "Write […]."
+            raise expected(f"a list of {what}", value, at, hint)
+        if len(value) < minimum:
+            raise at.error(f"the list of {what} is empty.", "Leave the field out, or add an item.")
+        items = tuple(item.read(each, at.child(i)) for i, each in enumerate(value))
         seen: dict[str, int] = {}
-        for index, item in enumerate(() if self.repeats else items):
-            if seen.setdefault(typed(item), index) != index:
+        for index, each in enumerate(() if repeats else items):
+            if seen.setdefault(typed(each), index) != index:
                 place = at.child(index)
-                raise place.error(f"{show(item)} is in the list twice.", "Remove one of them.")
+                raise place.error(f"{show(each)} is in the list twice.", "Remove one of them.")
         return items
 
-    def schema(self) -> Schema:
-        """Return the schema."""
-        items: Schema = {
-            "type": "array",
-            "items": self.item.schema(),
-            "uniqueItems": not self.repeats,
-        }
-        return {**items, "minItems": self.minimum} if self.minimum else items
+    schema: Schema = {"type": "array", "items": item.schema, "uniqueItems": not repeats}
+    return Kind(read, {**schema, "minItems": minimum} if minimum else schema)
 
 
-def _list_hint(value: object) -> str:
-    if isinstance(value, dict) or value is None:
-        return "Write […], or begin each item with '- '."
-    return f'Write ["{value}"].' if isinstance(value, str) else f"Write [{value}]."
+def by_type(kinds: Mapping[type, Kind]) -> Kind:
+    """Return the kind of values of several types; the last one rejects other types."""
+    *_, last = kinds.values()
+    return Kind(
+        lambda value, at: kinds.get(type(value), last).read(value, at),
+        {"anyOf": [kind.schema for kind in kinds.values()]},
+    )
 
 
-class ByType(NamedTuple):
-    """Values of several types, each with its kind; the last kind rejects other types."""
+def map_of(
+    key: Kind,
+    item: Kind,
+    what: str,
+    minimum: int = 1,
+    special: tuple[Field, ...] = (),
+    hint: str | None = None,
+) -> Kind:
+    """Return the kind of mappings from user-chosen names to values of one kind.
 
-    kinds: Mapping[type, Kind[Any]]
-
-    def read(self, value: object, at: Place) -> Any:
-        """Return the value as its kind reads it."""
-        *_, last = self.kinds.values()
-        return self.kinds.get(type(value), last).read(value, at)
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"anyOf": [kind.schema() for kind in self.kinds.values()]}
-
-
-class MapOf(NamedTuple, Generic[_Item]):
-    """A mapping from user-chosen names to values of one kind.
-
-    Attributes:
+    Args:
+        key: kind of the names.
+        item: kind of the values.
+        what: the entries in messages.
+        minimum: the fewest entries.
         special: keys that begin with `$`, each with its own kind.
         hint: what to write instead of something else.
     """
+    own = {field.name: field.kind for field in special}
 
-    key: Leaf
-    item: Kind[_Item]
-    what: str
-    minimum: int = 1
-    special: tuple[Field, ...] = ()
-    hint: str | None = None
-
-    def read(self, value: object, at: Place) -> dict[str, Any]:
-        """Return the mapping in the user's order."""
+    def read(value: Any, at: Place) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise expected(f"a mapping of {self.what}", value, at, self.hint)
-        if len(value) < self.minimum:
-            raise at.error(
-                f"the mapping of {self.what} is empty.", "Leave it out, or add an entry."
-            )
-        special = {field.name: field.kind for field in self.special}
-        for key in value:
-            if special and key.startswith("$") and key not in special:
-                raise at.unknown("key", key, special)
-        names = {key: key if key in special else self.key.read(key, at.key(key)) for key in value}
+            raise expected(f"a mapping of {what}", value, at, hint)
+        if len(value) < minimum:
+            raise at.error(f"the mapping of {what} is empty.", "Leave it out, or add an entry.")
+        for name in value:
+            if own and name.startswith("$") and name not in own:
+                raise at.unknown("key", name, own)
+        names = {name: name if name in own else key.read(name, at.key(name)) for name in value}
         return {
-            name: special.get(key, self.item).read(value[key], at.child(key))
-            for key, name in names.items()
+            normal: own.get(name, item).read(value[name], at.child(name))
+            for name, normal in names.items()
         }
 
-    def schema(self) -> Schema:
-        """Return the schema."""
-        names = "".join(rf"\{field.name}$|" for field in self.special)
-        mapping: Schema = {
-            "type": "object",
-            "propertyNames": {"pattern": f"^({names}(?:{self.key.pattern})$)"},
-            "additionalProperties": self.item.schema(),
-        }
-        if self.special:
-            mapping["properties"] = _properties(self.special)
-        return {**mapping, "minProperties": self.minimum} if self.minimum else mapping
+    schema: Schema = {
+        "type": "object",
+        "propertyNames": {"anyOf": [{"enum": [*own]}, key.schema]} if own else key.schema,
+        "additionalProperties": item.schema,
+        **({"properties": _properties(special)} if own else {}),
+        **({"minProperties": minimum} if minimum else {}),
+    }
+    return Kind(read, schema)
 
 
-def _properties(fields: tuple[Field, ...]) -> Schema:
-    return {field.name: {"description": field.doc, **field.kind.schema()} for field in fields}
+def _properties(fields: Iterable[Field]) -> Schema:
+    return {field.name: {"description": field.doc, **field.kind.schema} for field in fields}
 
 
-class Record(NamedTuple):
-    """A mapping with known keys."""
+def record(fields: Iterable[Field], what: str = "field") -> Kind:
+    """Return the kind of mappings with known keys."""
+    table = {field.name: field for field in fields}
+    required = [name for name, field in table.items() if field.required]
 
-    fields: tuple[Field, ...]
-    what: str = "field"
-
-    def read(self, value: object, at: Place) -> dict[str, Any]:
-        """Return the fields that are given, each checked by its kind."""
+    def read(value: Any, at: Place) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise expected("a mapping", value, at)
-        table = {field.name: field for field in self.fields}
         for key in value:
             if key not in table:
-                raise at.unknown(self.what, key, table)
-        for field in self.fields:
-            if field.required and field.name not in value:
-                raise at.error(f"{self.what} {field.name!r} is missing.", field.doc)
+                raise at.unknown(what, key, table)
+        for name in required:
+            if name not in value:
+                raise at.error(f"{what} {name!r} is missing.", table[name].doc)
         return {key: table[key].kind.read(item, at.child(key)) for key, item in value.items()}
 
-    def schema(self) -> Schema:
-        """Return the schema."""
-        required = [field.name for field in self.fields if field.required]
-        record: Schema = {
-            "type": "object",
-            "properties": _properties(self.fields),
-            "additionalProperties": False,
-        }
-        return {**record, "required": required} if required else record
+    schema: Schema = {
+        "type": "object",
+        "properties": _properties(table.values()),
+        "additionalProperties": False,
+    }
+    return Kind(read, {**schema, "required": required} if required else schema)
 
 
 NODES = ("$call", "$ref")
@@ -379,98 +329,86 @@ def _existing(text: str, at: Place) -> str:
     return str(entry)
 
 
-ENTRY = Checked(
-    text(
-        "an entry point",
-        r"[^:]+:[^\W\d]\w*(\.[^\W\d]\w*)*",
-        "Write package.module:function, or file.py:function.",
-    ),
-    _existing,
-)
+ENTRY = text(
+    "an entry point",
+    r"[^:]+:[^\W\d]\w*(\.[^\W\d]\w*)*",
+    "Write package.module:function, or file.py:function.",
+).checked(_existing)
 
 
-class Tree(NamedTuple):
-    """Lists and mappings of leaves; a mapping with a `$` key is a node: a call or reference.
+def tree(
+    name: str,
+    doc: str,
+    item: Kind,
+    entry: Kind = ENTRY,
+    nodes: tuple[str, ...] = NODES,
+    in_call: Kind | None = None,
+    own: Mapping[str, Kind] | None = None,
+) -> Kind:
+    """Return the kind of lists and mappings; a mapping with a `$` key is a call or reference.
 
-    Attributes:
+    Args:
         name: name of the definition in the JSON schema.
-        leaf: reads everything else.
+        doc: its description.
+        item: kind of everything else.
         entry: kind of the entry point of a node.
         nodes: the keys of nodes.
-        in_call: the tree of the arguments of a `$call`, if it differs.
+        in_call: the kind of the arguments of a `$call`, if it differs.
+        own: further keys of mappings in the schema.
     """
 
-    name: str
-    leaf: Kind[Any]
-    entry: Kind[str]
-    nodes: tuple[str, ...] = NODES
-    in_call: Tree | None = None
-
-    def read(self, value: object, at: Place) -> Value:
-        """Check every leaf and every node, and return the tree with normalized entry points."""
+    def read(value: Any, at: Place) -> Value:
         if isinstance(value, list):
-            return [self.read(item, at.child(i)) for i, item in enumerate(value)]
+            return [read(each, at.child(i)) for i, each in enumerate(value)]
         if not isinstance(value, dict):
-            leaf: Value = self.leaf.read(value, at)
-            return leaf
+            scalar: Value = item.read(value, at)
+            return scalar
         for key in value:
-            if key.startswith("$") and key not in self.nodes:
-                hint = suggestion(key, self.nodes)
+            if key.startswith("$") and key not in nodes:
+                hint = suggestion(key, nodes)
                 raise at.key(key).error(f"{show(key)} is not allowed here.", hint)
         if "$ref" in value and len(value) > 1:
             raise at.error("$ref must be the only key.", "Use $call to pass arguments.")
         if "$tuple" in value and (len(value) > 1 or not isinstance(value["$tuple"], list)):
             message = "$tuple must be the only key, with a list as its value."
             raise at.error(message, 'Write {$tuple: ["f32[4]"]}.')
-        inside = self.in_call or self if "$call" in value else self
+        inside = in_call.read if in_call and "$call" in value else read
         return {
-            key: (self.entry if key in NODES else inside).read(item, at.child(key))
-            for key, item in value.items()
+            key: (entry.read if key in NODES else inside)(each, at.child(key))
+            for key, each in value.items()
         }
 
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"$ref": f"#/$defs/{self.name}"}
-
-    def definition(self, doc: str, **own: Schema) -> Schema:
-        """Return the definition that `schema` refers to; `own` are further keys of mappings."""
-        items = self.schema()
-        nodes: dict[str, Schema] = {key: self.entry.schema() for key in self.nodes if key in NODES}
-        if "$tuple" in self.nodes:
-            nodes["$tuple"] = {"type": "array", "items": items}
-        keys = "".join(rf"\{key}$|" for key in (*nodes, *own))
-        of_call = self.in_call.schema() if self.in_call else items
-        mapping: Schema = {
-            "type": "object",
-            "properties": {**nodes, **own},
-            "propertyNames": {"pattern": rf"^({keys}(?!\$))"},
-            "if": {"required": ["$call"]},
-            "then": {"additionalProperties": of_call},
-            "else": {"additionalProperties": items},
-            "dependentSchemas": {
-                key: {"maxProperties": 1 + len(own)} for key in ("$ref", "$tuple") if key in nodes
-            },
-        }
-        return {
-            "description": doc,
-            "anyOf": [self.leaf.schema(), {"type": "array", "items": items}, mapping],
-        }
+    items: Schema = {"$ref": f"#/$defs/{name}"}
+    arrays: Schema = {"type": "array", "items": items}
+    further = {key: kind.schema for key, kind in (own or {}).items()}
+    keys = {key: entry.schema if key in NODES else arrays for key in nodes} | further
+    names = "".join(rf"\{key}$|" for key in keys)
+    mapping: Schema = {
+        "type": "object",
+        "properties": keys,
+        "propertyNames": {"pattern": rf"^({names}(?!\$))"},
+        "if": {"required": ["$call"]},
+        "then": {"additionalProperties": in_call.schema if in_call else items},
+        "else": {"additionalProperties": items},
+        "dependentSchemas": {
+            key: {"maxProperties": 1 + len(further)} for key in ("$ref", "$tuple") if key in nodes
+        },
+    }
+    return Kind(read, items, {"description": doc, "anyOf": [item.schema, arrays, mapping]})
 
 
-DATA = Tree("value", SCALAR, ENTRY)
+DATA = tree(
+    "value", "A value of a parameter; $name names a mapping.", SCALAR, own={NAME: VALUE_NAME}
+)
 
 
-class ParameterKind:
-    """A value of a parameter: a scalar, a list, or a mapping; text in it is not a template."""
+def _value(value: Any, at: Place) -> Value:
+    if not isinstance(value, dict) or NAME not in value:
+        data: Value = DATA.read(value, at)
+        return data
+    rest = {key: item for key, item in value.items() if key != NAME}
+    return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **DATA.read(rest, at)}
 
-    def read(self, value: object, at: Place) -> Value:
-        """Return the value with its entry points normalized."""
-        if not isinstance(value, dict) or NAME not in value:
-            return DATA.read(value, at)
-        rest = {key: item for key, item in value.items() if key != NAME}
-        data: Any = DATA.read(rest, at)
-        return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **data}
 
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return DATA.schema()
+PARAMETER_VALUE = DATA._replace(read=_value)
+"""A value of a parameter: a scalar, a list, or a mapping; text in it is not a template."""

@@ -338,21 +338,6 @@ def resolve_target(
     raise SpecError(f"unknown target {name!r}.", location=location, hint=hint)
 
 
-def check_arch(name: str, *, location: Location | None = None) -> str:
-    """Return the name if it is an architecture that Mosaic GPU compiles for.
-
-    Raises:
-        SpecError: it is not; the hint has the correct name.
-    """
-    if name in DEFAULT_MODELS:
-        return name
-    raise SpecError(
-        f"unknown architecture {name!r}.",
-        location=location,
-        hint=target_suggestion(name, DEFAULT_MODELS, otherwise="Architectures"),
-    )
-
-
 def make_model(
     name: str,
     figures: Mapping[str, str | int | float],
@@ -371,7 +356,8 @@ def make_model(
         known: user-defined models that `like` may name.
 
     Raises:
-        SpecError: the name is taken, or neither `arch` nor `like` is given.
+        SpecError: the name is taken, the architecture or the base model is unknown, or neither is
+            given.
     """
     if name in MODELS or name in DEFAULT_MODELS:
         raise SpecError(f"model {name!r} is built in.", hint="Choose another name.")
@@ -381,6 +367,9 @@ def make_model(
             f"model {name!r} has no architecture.",
             hint="Add an architecture, such as arch: sm_90a.",
         )
+    if arch is not None and arch not in DEFAULT_MODELS:
+        hint = target_suggestion(arch, DEFAULT_MODELS, otherwise="Architectures")
+        raise SpecError(f"unknown architecture {arch!r}.", hint=hint)
     base = resolve_target(base_name, known)
     changes = {"description": name, **figures}
     return replace(base, name=name, arch=arch or base.arch, **changes)  # type: ignore[arg-type]
@@ -390,19 +379,17 @@ def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> s
     """Return the hint for an unknown name.
 
     The first of these that exists is suggested: the architecture in another spelling, the names
-    that begin with `name`, the names that `name` begins with, the nearest name. A name with a comma
-    is a list; the hint shows how to write one.
+    that begin with `name` or that it begins with, the nearest name. A name with a comma is a list;
+    the hint shows how to write one.
     """
     if "," in name:
         return "Write --target sm_90a --target b200, or [sm_90a, b200] in a spec."
-    text = name.lower()
-    like = re.fullmatch(_LIKE_ARCH, text)
+    like = re.fullmatch(_LIKE_ARCH, name.lower())
     number = f"sm_{like['major']}{like['minor']}" if like else ""
-    for candidates in (
-        [arch for arch in (f"{number}a", number) if arch in known][:1],
-        [word for word in known if text and word.lower().startswith(text)],
-        [word for word in known if text.startswith(f"{word.lower()}-")],
-    ):
-        if candidates:
-            return f"Did you mean {one_of(candidates)}?"
-    return suggestion(name, known, otherwise=otherwise)
+    near = [arch for arch in (f"{number}a", number) if arch in known][:1]
+    near = near or [
+        word
+        for word in known
+        if word.startswith(f"{name.lower()}-") or name.lower().startswith(f"{word}-")
+    ]
+    return f"Did you mean {one_of(near)}?" if near else suggestion(name, known, otherwise=otherwise)

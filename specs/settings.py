@@ -23,35 +23,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import FLAG, Field, Locate, PathParts, Place, Record, choice, text
+from pallasc.specs.fields import FLAG, Field, Locate, PathParts, Place, choice, record, text
 from pallasc.specs.spelling import show
 
 SALT = "PALLASC_CACHE_SALT"
 """The environment variable of the salt, and its label in keys."""
 
-BUILD_KEYS = (
-    "remote", "remote-write", "remote-signed", "cache-salt", "executor", "compiler", "env",
-)  # fmt: skip
-"""The keys of `tool.pallasc` for builds; `specs/loading/yaml_loader` reads `env`, and the build
-hooks read `compiler`."""
-
 _FILE = "pyproject.toml"
 _TABLE = ("tool", "pallasc")
 _OF_HOOKS = ("bundles",)
 _LONGEST_SALT = 200
-_SALT = text(
-    f"a line of at most {_LONGEST_SALT} printable ASCII characters",
-    rf"[ -~]{{1,{_LONGEST_SALT}}}",
-)
+_SALT_TEXT = f"a line of at most {_LONGEST_SALT} printable ASCII characters"
+_SALT_PATTERN = rf"[ -~]{{1,{_LONGEST_SALT}}}"
 FIELDS = (
     Field("remote", text("a URL"), "The remote store, used after the local store."),
     Field("remote-write", FLAG, "Whether builds send compiled artifacts to the remote store."),
     Field("remote-signed", choice("required", "optional"), "Whether signatures are required."),
-    Field("cache-salt", _SALT, "Text that is part of every key."),
+    Field("cache-salt", text(_SALT_TEXT, _SALT_PATTERN), "Text that is part of every key."),
     Field("executor", text("the address of a scheduler"), "Where misses are compiled."),
 )
-_SAID = re.compile("|".join(["pallasc]", "env", *(field.name for field in FIELDS)]).encode())
-"""Matches every file with settings that are read here."""
+BUILD_KEYS = (*(field.name for field in FIELDS), "compiler", "env")
+"""The keys of `tool.pallasc` for builds; `specs/loading/yaml_loader` reads `env`, and the build
+hooks read `compiler`."""
 
 
 class BuildSettings(NamedTuple):
@@ -131,7 +124,7 @@ def _read(file: str, mtime_ns: int, size: int) -> ProjectTable | None:
         SpecError: it is not TOML.
     """
     data = Path(file).read_bytes()
-    if b"pallasc" not in data or _SAID.search(data) is None:
+    if b"pallasc" not in data:
         return None
     import tomllib  # most projects have no settings
 
@@ -160,7 +153,7 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
         if key not in BUILD_KEYS and key not in _OF_HOOKS:
             raise at.unknown("key", key, [*BUILD_KEYS, *_OF_HOOKS])
     names = {field.name for field in FIELDS}
-    values = Record(FIELDS).read({key: table[key] for key in table if key in names}, at)
+    values = record(FIELDS).read({key: table[key] for key in table if key in names}, at)
     where = {name: at.child(name).location for name in values}
     named = {name.replace("-", "_"): value for name, value in values.items()}
     return BuildSettings(**named, where=where)
@@ -173,7 +166,7 @@ def cache_salt(environ: Mapping[str, str], folder: str | Path = ".") -> str:
         SpecError: it is not a short printable line, or `pyproject.toml` has another mistake.
     """
     if value := environ.get(SALT, ""):
-        if re.fullmatch(str(_SALT.pattern), value) is None:
-            raise SpecError(f"{SALT} is {show(value)}, which is not {_SALT.what}.")
+        if re.fullmatch(_SALT_PATTERN, value) is None:
+            raise SpecError(f"{SALT} is {show(value)}, which is not {_SALT_TEXT}.")
         return value
     return build_settings(folder).cache_salt

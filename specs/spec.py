@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct, field
@@ -80,18 +80,6 @@ class Budget(Struct, frozen=True):
         return [field for field in self.__struct_fields__ if isinstance(getattr(self, field), str)]
 
 
-class Row(NamedTuple):
-    """Values of parameters that a file lists together.
-
-    Attributes:
-        values: by parameter; all rows of a spec have the same parameters.
-        location: position of the row.
-    """
-
-    values: dict[str, Value]
-    location: Location
-
-
 class Check(Struct, frozen=True):
     """A variant with its spec's small sizes, which `pallasc check` runs instead.
 
@@ -120,7 +108,7 @@ class Spec(Struct, frozen=True, eq=False):
         args: arrays in their notation, by name or by position.
         static: static keyword arguments, `$call` and `$ref` nodes included.
         matrix: values of each parameter.
-        rows: rows of a file; each is combined with the whole matrix.
+        rows: values of parameters that a file lists together; each is combined with the matrix.
         table: the file that the rows come from, relative to `base_dir`.
         include: additional points, each complete.
         exclude: partial points; the points they match are dropped.
@@ -133,8 +121,7 @@ class Spec(Struct, frozen=True, eq=False):
         files: data files that the kernel reads while it is traced, relative to `base_dir`.
         env: names of environment variables that the kernel can see.
         mesh: axes of the devices that run the kernel together; sizes are numbers or templates.
-        check: values of parameters that `pallasc check` uses instead, plus `$args`, `$seed`,
-            `$tolerance`.
+        check: values of parameters that `pallasc check` uses instead, plus `$args` and `$seed`.
         vmap: kernel that does the same for a batch, for `jax.vmap`; None if there is none.
         program: the fields of a program; None for a kernel.
         location: position of the declaration.
@@ -149,7 +136,7 @@ class Spec(Struct, frozen=True, eq=False):
     base_dir: str
     static: dict[str, Value] = field(default_factory=dict)
     matrix: dict[str, tuple[Value, ...]] = field(default_factory=dict)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[dict[str, Value], ...] = ()
     table: str | None = None
     include: tuple[dict[str, Value], ...] = ()
     exclude: tuple[dict[str, Value], ...] = ()
@@ -267,7 +254,7 @@ class Variant(Struct, frozen=True, eq=False):
             "args": plain_args(self.args),
             "entry": self.entry,
             "files": sorted(self.files),
-            "static": sorted_value(self.static),
+            "static": plain_args(self.static),
             "target": dict(sorted(self.target.figures().items())),
             **({"mesh": [list(axis) for axis in self.mesh]} if self.mesh else {}),
             **({"env": list(self.env)} if self.env else {}),
@@ -284,7 +271,7 @@ def _position(item: Spec | Variant, path: tuple[str | int, ...]) -> Location:
     return item.location if place is None else place.below(path[1:]).location
 
 
-def plain_args(tree: Args | ArgTree) -> Value:
+def plain_args(tree: Any) -> Any:
     """Return arguments as plain data: arrays in their notation, mappings sorted by key."""
     if isinstance(tree, ArraySpec):
         return str(tree)
@@ -293,15 +280,6 @@ def plain_args(tree: Args | ArgTree) -> Value:
     if isinstance(tree, dict):
         return {key: plain_args(tree[key]) for key in sorted(tree)}
     return tree
-
-
-def sorted_value(value: Value) -> Value:
-    """Return JSON-like data with every mapping sorted by key."""
-    if isinstance(value, list):
-        return [sorted_value(item) for item in value]
-    if isinstance(value, dict):
-        return {key: sorted_value(value[key]) for key in sorted(value)}
-    return value
 
 
 def _leaves(tree: Args | ArgTree, path: tuple[str, ...]) -> Iterator[tuple[str, ArraySpec]]:

@@ -8,7 +8,7 @@ Grammar:
 `{tiles.m}` is a field of a parameter whose value is a mapping.
 
 A template that is just one pair of braces keeps the type of its value; any other gives text.
-Arithmetic is limited to whole numbers and evaluated over the syntax tree, not by Python.
+Arithmetic is limited to whole numbers and compiled from the syntax tree, not by Python.
 
 Ids and records show a parameter's value by its label, which is a scalar: the value itself; the
 `$name` of a mapping; or a list or mapping in one line without spaces, keys sorted: `[64,128]`,
@@ -19,9 +19,9 @@ the SHA-256 of the value's canonical JSON.
 from __future__ import annotations
 
 import ast
+import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,26 +42,33 @@ NAME = "$name"
 _LONGEST_LABEL = 48
 
 _PIECES = re.compile(r"(\{\{|\}\}|\{[^{}]*\}|[{}])")
+_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _LONGEST_EXPRESSION = 200
-LONGEST_TEMPLATE = 10_000
-"""Maximum length of text with braces, before and after filling."""
 _LARGEST_NUMBER = 2**63
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.FloorDiv: lambda a, b: a // b,
-    ast.Mod: lambda a, b: a % b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
 }
+_Compute = Callable[[Mapping[str, Any]], Any]
+"""Evaluates an expression, given the value of each path in it."""
 
 
 class Expression(NamedTuple):
-    """The content of one pair of braces, its syntax tree, and the parameters in it."""
+    """The content of one pair of braces.
+
+    Attributes:
+        text: the content.
+        paths: the parameters and fields in it, such as `tiles.m`.
+        compute: evaluates it.
+    """
 
     text: str
-    body: ast.expr
-    names: tuple[str, ...]
+    paths: tuple[str, ...]
+    compute: _Compute
 
     def value(self, params: Mapping[str, Value]) -> Value:
         """Evaluate with these parameters; a name or a field keeps the type of its value.
@@ -70,16 +77,22 @@ class Expression(NamedTuple):
             SpecError: a parameter is unknown, lacks a field, or is not a whole number, or the
                 expression divides by zero.
         """
-        for name in self.names:
-            if name not in params:
+        if self.paths == (self.text,):
+            return _looked_up(self.text, params, self.text)
+        values = {path: _looked_up(path, params, self.text) for path in self.paths}
+        for path, value in values.items():
+            if type(value) is not int:
                 raise SpecError(
-                    f"unknown parameter {name!r} in {{{self.text}}}.",
-                    hint=suggestion(name, params, otherwise="Parameters")
-                    or "Give it values under 'matrix'.",
+                    f"{{{self.text}}} needs whole numbers, and {path} is {show(value)}.",
+                    hint="Arithmetic in braces is over whole numbers only.",
                 )
-        if isinstance(self.body, ast.Name | ast.Attribute):
-            return _looked_up(self.body, params, self.text)
-        return _evaluate(self.body, params, self.text)
+        try:
+            result: int = self.compute(values)
+        except ZeroDivisionError:
+            raise SpecError(f"{{{self.text}}} divides by zero.") from None
+        if abs(result) >= _LARGEST_NUMBER:
+            raise SpecError(f"{{{self.text}}} does not fit into 64 bits.")
+        return result
 
     def text_of(self, params: Mapping[str, Value]) -> str:
         """Evaluate to text, for insertion into longer text.
@@ -89,24 +102,22 @@ class Expression(NamedTuple):
         """
         value = self.value(params)
         if isinstance(value, list | dict):
-            raise SpecError(
-                f"{{{self.text}}} is {show(value)}, which cannot be part of text.",
-                hint=_fields_hint(self.text, value),
-            )
+            raise SpecError(f"{{{self.text}}} is {show(value)}, which cannot be part of text.")
         return plain(value)
 
 
 class Template(NamedTuple):
-    """Text with expressions, checked but not filled in."""
+    """Text with expressions, checked but not filled in.
 
-    text: str
+    Attributes:
+        parts: the text and the expressions, in order.
+        names: the parameters in it.
+        expression: its only part, if that is an expression.
+    """
+
     parts: tuple[str | Expression, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the parameters used, in order of appearance."""
-        names = [n for part in self.parts if isinstance(part, Expression) for n in part.names]
-        return tuple(dict.fromkeys(names))
+    names: tuple[str, ...]
+    expression: Expression | None
 
     def fill(self, params: Mapping[str, Value]) -> Value:
         """Return the text with values filled in, or the value itself for a single expression.
@@ -114,31 +125,19 @@ class Template(NamedTuple):
         Raises:
             SpecError: an expression cannot be evaluated.
         """
-        if len(self.parts) == 1 and isinstance(self.parts[0], Expression):
-            return self.parts[0].value(params)
+        if self.expression is not None:
+            return self.expression.value(params)
         texts = [part if isinstance(part, str) else part.text_of(params) for part in self.parts]
-        if len(texts) > 1 and sum(map(len, texts)) > LONGEST_TEMPLATE:
-            raise SpecError(f"{show(self.text)} gives more than {LONGEST_TEMPLATE} characters.")
         return "".join(texts)
 
 
+@lru_cache(maxsize=4096)
 def parse_template(text: str) -> Template:
     """Parse text with braces.
 
     Raises:
-        SpecError: braces are unbalanced or hold no expression, or the text is too long.
+        SpecError: braces are unbalanced or hold no expression.
     """
-    if not is_template(text):
-        return Template(text, (text,) if text else ())
-    if len(text) > LONGEST_TEMPLATE:
-        raise SpecError(
-            f"{show(text)}: text with braces has at most {LONGEST_TEMPLATE} characters."
-        )
-    return _parse_parts(text)
-
-
-@lru_cache(maxsize=4096)
-def _parse_parts(text: str) -> Template:
     parts: list[str | Expression] = []
     for piece in _PIECES.split(text):
         if piece in ("{", "}"):
@@ -149,7 +148,10 @@ def _parse_parts(text: str) -> Template:
             parts.append(_parse_expression(piece[1:-1].strip()))
         elif piece:
             parts.append(piece[0] if piece in ("{{", "}}") else piece)
-    return Template(text, tuple(parts))
+    expressions = [part for part in parts if isinstance(part, Expression)]
+    names = dict.fromkeys(path.split(".")[0] for each in expressions for path in each.paths)
+    only = expressions[0] if expressions and len(parts) == 1 else None
+    return Template(tuple(parts), tuple(names), only)
 
 
 def is_template(text: str) -> bool:
@@ -161,8 +163,9 @@ def _parse_expression(text: str) -> Expression:
     try:
         if len(text) > _LONGEST_EXPRESSION:
             raise ValueError("too long")
-        body = ast.parse(text, mode="eval").body
-        return Expression(text, body, tuple(dict.fromkeys(_names(body))))
+        paths: dict[str, None] = {}
+        compute = _compiled(ast.parse(text, mode="eval").body, paths)
+        return Expression(text, tuple(paths), compute)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpecError(
             f"{{{shortened(text)}}} is not an expression.",
@@ -171,80 +174,50 @@ def _parse_expression(text: str) -> Expression:
         ) from None
 
 
-def _names(node: ast.expr) -> list[str]:
-    if isinstance(node, ast.Name):
-        return [node.id]
-    if isinstance(node, ast.Attribute):
-        inside = node.value
-        while isinstance(inside, ast.Attribute):
-            inside = inside.value
-        if isinstance(inside, ast.Name):
-            return [inside.id]
+def _compiled(node: ast.expr, paths: dict[str, None]) -> _Compute:
+    """Return the function that evaluates a node; add its parameters and fields to `paths`."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
-        return []
+        number = node.value
+        return lambda values: number
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        return [*_names(node.left), *_names(node.right)]
+        apply = _OPERATORS[type(node.op)]
+        left, right = _compiled(node.left, paths), _compiled(node.right, paths)
+        return lambda values: apply(left(values), right(values))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _names(node.operand)
-    raise ValueError(f"{type(node).__name__} is not allowed")
+        operand = _compiled(node.operand, paths)
+        return lambda values: -operand(values)
+    path = ast.unparse(node)
+    if not isinstance(node, ast.Name | ast.Attribute) or _PATH.fullmatch(path) is None:
+        raise ValueError(f"{type(node).__name__} is not allowed")
+    paths[path] = None
+    return operator.itemgetter(path)
 
 
-def _looked_up(node: ast.expr, params: Mapping[str, Value], text: str) -> Value:
-    if not isinstance(node, ast.Attribute):
-        return params[node.id] if isinstance(node, ast.Name) else None
-    around = _looked_up(node.value, params, text)
-    name = ast.unparse(node.value)
-    if not isinstance(around, dict):
-        raise SpecError(f"{{{text}}}: {name} is {show(around)}, which has no fields.")
-    if node.attr not in around:
+def _looked_up(path: str, params: Mapping[str, Value], text: str) -> Value:
+    """Return the value of a parameter, or of a field in it."""
+    if path in params:
+        return params[path]
+    name, *fields = path.split(".")
+    if name not in params:
         raise SpecError(
-            f"{{{text}}}: {name} has no field {node.attr!r}.",
-            hint=suggestion(node.attr, around, otherwise="It has"),
+            f"unknown parameter {name!r} in {{{text}}}.",
+            hint=suggestion(name, params, otherwise="Parameters")
+            or "Give it values under 'matrix'.",
         )
-    return around[node.attr]
-
-
-def _fields_hint(text: str, value: object) -> str | None:
-    fields = [key for key in value if key.isidentifier()] if isinstance(value, dict) else []
-    return f"Take a field of it: {{{text}.{fields[0]}}}." if fields else None
-
-
-def _evaluate(node: ast.expr, params: Mapping[str, Value], text: str) -> int:
-    if isinstance(node, ast.Name | ast.Attribute):
-        return _whole(_looked_up(node, params, text), ast.unparse(node), text)
-    if isinstance(node, ast.Constant):
-        return _whole(node.value, text, text)
-    if isinstance(node, ast.UnaryOp):
-        return -_evaluate(node.operand, params, text)
-    if isinstance(node, ast.BinOp):
-        left, right = (_evaluate(side, params, text) for side in (node.left, node.right))
-        return _bounded(_apply(type(node.op), left, right, text), text)
-    raise SpecError(f"{{{text}}} is not an expression.")
-
-
-def _apply(operator: type[ast.operator], left: int, right: int, text: str) -> int:
-    if right == 0 and operator in (ast.FloorDiv, ast.Mod):
-        raise SpecError(f"{{{text}}} divides by zero.")
-    return _OPERATORS[operator](left, right)
-
-
-def _whole(value: object, name: str, text: str) -> int:
-    if type(value) is not int:
-        raise SpecError(
-            f"{{{text}}} needs whole numbers, and {name} is {show(value)}.",
-            hint="Arithmetic in braces is over whole numbers only.",
-        )
-    return _bounded(value, text)
-
-
-def _bounded(value: int, text: str) -> int:
-    if abs(value) >= _LARGEST_NUMBER:
-        raise SpecError(f"{{{text}}} does not fit into 64 bits.")
+    value = params[name]
+    for field in fields:
+        if not isinstance(value, dict):
+            raise SpecError(f"{{{text}}}: {name} is {show(value)}, which has no fields.")
+        if field not in value:
+            raise SpecError(
+                f"{{{text}}}: {name} has no field {field!r}.",
+                hint=suggestion(field, value, otherwise="It has"),
+            )
+        name, value = f"{name}.{field}", value[field]
     return value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class Choice(NamedTuple):
     """One possible value of a parameter.
 
     Attributes:

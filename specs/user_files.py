@@ -155,30 +155,29 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
     import shutil  # slow to import
 
     place = Path(os.path.realpath(folder))
-    _check_replaceable(folder, place)
     scratch = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
     try:
+        _check_replaceable(folder, place)
         scratch.mkdir(parents=True)
-        _write(scratch, files)
+        for name, data in files:
+            path = scratch / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        (scratch / MARKER).write_text(json.dumps(_record(scratch), indent=1, sort_keys=True) + "\n")
         _check_replaceable(folder, place)
         _exchange(scratch, place)
     except OSError as error:
-        raise SpecError(
-            f"{folder} cannot be written: {error.strerror}.", hint="Give another folder."
-        ) from error
+        raise SpecError(f"{folder} cannot be written: {error.strerror}.", hint=_HINT) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _write(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
-    digests = {}
-    for name, data in files:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        digests[name] = digest(data)
-    record = {"schema": _SCHEMA, "files": digests}
-    (folder / MARKER).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+def _record(folder: Path) -> dict[str, object]:
+    """Return the content of a folder's marker."""
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    names = {path.relative_to(folder).as_posix(): path for path in paths}
+    digests = {name: digest(path.read_bytes()) for name, path in names.items() if name != MARKER}
+    return {"schema": _SCHEMA, "files": digests}
 
 
 def _exchange(made: Path, place: Path) -> None:
@@ -198,32 +197,12 @@ def _exchange(made: Path, place: Path) -> None:
 
 
 def _check_replaceable(folder: Path, place: Path) -> None:
+    if not place.exists() or not any(place.iterdir()):
+        return
     try:
-        if not place.exists() or not any(place.iterdir()):
-            return
-        digests = _digests(place)
-        if digests is None:
-            raise SpecError(
-                f"{folder} holds files that pallasc bundle export did not write.", hint=_HINT
-            )
-        for path in sorted(place.rglob("*")):
-            name = path.relative_to(place).as_posix()
-            if path.is_symlink() or not (path.is_dir() or name == MARKER or name in digests):
-                raise SpecError(f"{folder}: {name} is not from an export.", hint=_HINT)
-            if name in digests and digest(path.read_bytes()) != digests[name]:
-                raise SpecError(f"{folder}: {name} was changed since it was written.", hint=_HINT)
-    except OSError as error:
-        raise SpecError(f"{folder} cannot be read: {error.strerror}.", hint=_HINT) from error
-
-
-def _digests(place: Path) -> Mapping[str, str] | None:
-    """Return the digests in a folder's marker, or None if it has no valid marker."""
-    marker = place / MARKER
-    if not marker.is_file():
-        return None
-    try:
-        record = json.loads(marker.read_bytes())
-    except (ValueError, RecursionError):
-        return None
-    files = record.get("files") if isinstance(record, dict) else None
-    return files if isinstance(files, dict) and record.get("schema") == _SCHEMA else None
+        record = json.loads((place / MARKER).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        record = None
+    if record != _record(place):
+        message = f"{folder} holds files that pallasc did not write, or that were changed since."
+        raise SpecError(message, hint=_HINT)

@@ -430,7 +430,7 @@ def test_the_table_of_variables_names_every_variable_that_the_code_reads() -> No
     text = "".join(file.read_text("utf-8") for file in files)
     read_here = set(re.findall(r'"(PALLASC_[A-Z_]+)"', text))
     listed = re.findall(r"^\| `(\w+)` \|", read("docs/environment.md"), re.MULTILINE)
-    assert len(listed) > 20
+    assert len(listed) >= 20
     assert sorted(listed) == sorted(read_here)
 
 

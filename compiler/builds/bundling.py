@@ -382,7 +382,7 @@ def _declared(spec: Spec) -> bytes:
         data["tune"] = {name: _sorted(values) for name, values in spec.tune.over.items()}
     data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
     data["mesh"] = list(spec.mesh.items())
-    data["rows"] = _sorted(row.values for row in spec.rows)
+    data["rows"] = _sorted(spec.rows)
     for name in ("include", "exclude", "targets", "files"):
         data[name] = _sorted(getattr(spec, name))
     return canonical_json(data)

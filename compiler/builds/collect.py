@@ -119,7 +119,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
             NotCachedError: a file must be executed, and `frozen` forbids that.
         """
         try:
-            specs = load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
+            specs = load_specs(paths, collect_python=self._read)
             wanted = [spec for spec in specs if (spec.program is not None) == self.programs]
             if specs and not wanted:
                 raise _only_others(specs[0])

@@ -19,7 +19,6 @@ from pallasc.specs.loading.lock import (
     Change,
     Entry,
     Lock,
-    changed_tables,
     compare,
     differences,
     merged,
@@ -95,7 +94,8 @@ def check_lock(
 def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
     """Return the tuned kernels that differ from a lock, by kernel and target."""
     names = tuned_in(variant.id for variant in variants) | ({*lock.tables} if whole else set())
-    return tuple(changed_tables(lock.tables, tables_of(variants), names))
+    tables = tables_of(variants)
+    return tuple(sorted(name for name in names if lock.tables.get(name) != tables.get(name)))
 
 
 def _check(result: VariantResult, entry: Entry | None) -> Change | None:

@@ -1,12 +1,21 @@
-"""Matrix multiplication for Hopper: wgmma fed by a warp-specialized TMA pipeline.
+"""Matrix multiplications for Hopper: plain, with an epilogue, and with int8 weights.
 
-Three warpgroups share a block. Two of them compute, each half the rows of the block's tile;
-the third only issues TMA copies, several steps ahead of the tensor cores.
+* `matmul`: wgmma fed by a warp-specialized TMA pipeline. Three warpgroups share a block. Two of
+  them compute, each half the rows of the block's tile; the third only issues TMA copies, several
+  steps ahead of the tensor cores.
+* `matmul_bias_activation`: the sum, the bias and the activation happen in registers before the
+  tile is written: the product itself is never written to global memory. One warpgroup per block
+  issues its own copies, the simplest form of a pipeline.
+* `dequant_matmul`: the weights are copied to shared memory as bytes, half the traffic of 16-bit
+  weights. Every pipeline step widens its tile through registers into a second shared buffer, from
+  which wgmma reads it. The scale of each output channel multiplies the float32 accumulator at the
+  end: one multiplication per output instead of one per weight, and nothing is rounded on the way.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -18,6 +27,23 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 COMPUTE_WARPGROUPS = 2
 # Registers of the copying warpgroup; accumulators get the rest. A multiple of 8.
 MEMORY_REGISTERS = 40
+
+
+def _sizes(a: jax.Array, b: jax.Array) -> tuple[int, int, int]:
+    """Return M, N, and K of two 16-bit operands, after checking that they fit together."""
+    if a.dtype != b.dtype or a.dtype not in (jnp.bfloat16, jnp.float16):
+        raise ValueError(f"a and b must both be bf16 or f16, but are {a.dtype} and {b.dtype}.")
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise ValueError(
+            f"a has shape {list(a.shape)} and b {list(b.shape)}: expected [M, K] and [K, N]."
+        )
+    return a.shape[0], b.shape[1], a.shape[1]
+
+
+def _check_tiles(sizes: tuple[int, int, int], tiles: tuple[int, int, int]) -> None:
+    for name, size, tile in zip("mnk", sizes, tiles, strict=True):
+        if size % tile:
+            raise ValueError(f"{name}={size} must be a multiple of tile_{name}={tile}.")
 
 
 def matmul(
@@ -48,18 +74,10 @@ def matmul(
     Raises:
         ValueError: The inputs do not fit together, or do not divide into tiles.
     """
-    if a.dtype != b.dtype or a.dtype not in (jnp.bfloat16, jnp.float16):
-        raise ValueError(f"a and b must both be bf16 or f16, but are {a.dtype} and {b.dtype}.")
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-        raise ValueError(
-            f"a has shape {list(a.shape)} and b {list(b.shape)}: expected [M, K] and [K, N]."
-        )
-    (m, k), n = a.shape, b.shape[1]
+    m, n, k = _sizes(a, b)
     if tile_m % (64 * COMPUTE_WARPGROUPS):
         raise ValueError(f"{tile_m=} must be a multiple of {64 * COMPUTE_WARPGROUPS}.")
-    for name, size, tile in (("m", m, tile_m), ("n", n, tile_n), ("k", k, tile_k)):
-        if size % tile:
-            raise ValueError(f"{name}={size} must be a multiple of tile_{name}={tile}.")
+    _check_tiles((m, n, k), (tile_m, tile_n, tile_k))
     warpgroup_rows = tile_m // COMPUTE_WARPGROUPS
 
     def matmul_body(a_gmem: jax.Ref, b_gmem: jax.Ref, out_gmem: jax.Ref, out_smem: jax.Ref) -> None:
@@ -117,3 +135,246 @@ def matmul_reference(a: jax.Array, b: jax.Array, **_: int) -> jax.Array:
     """Return the result that `matmul` must give, multiplied in float32."""
     product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
     return product.astype(a.dtype)
+
+
+def _identity(x: jax.Array) -> jax.Array:
+    return x
+
+
+def _relu(x: jax.Array) -> jax.Array:
+    return jnp.maximum(x, 0.0)
+
+
+def _gelu(x: jax.Array) -> jax.Array:
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1.0 + jnp.tanh(inner))
+
+
+ACTIVATIONS = {"none": _identity, "relu": _relu, "gelu": _gelu}
+
+
+def matmul_bias_activation(
+    a: jax.Array,
+    b: jax.Array,
+    bias: jax.Array,
+    *,
+    activation: str = "gelu",
+    tile_m: int = 128,
+    tile_n: int = 128,
+    tile_k: int = 64,
+    max_concurrent_steps: int = 4,
+) -> jax.Array:
+    """Return `activation(a @ b + bias)`, in float32 until the result is rounded.
+
+    Args:
+        a: `[M, K]`, row-major; bf16 or f16.
+        b: `[K, N]`, row-major, same dtype as `a`.
+        bias: `f32[N]`, added to every row.
+        activation: `none`, `relu` or `gelu` (the tanh approximation).
+        tile_m: rows of the output per block, a multiple of 64.
+        tile_n: columns of the output per block, a multiple of 8 up to 256.
+        tile_k: depth of one pipeline step; 64 fills the widest swizzle of 128 bytes.
+        max_concurrent_steps: steps in flight, each holding
+            `(tile_m + tile_n) * tile_k * 2` bytes of shared memory. They share it with the
+            output tile of `tile_m * tile_n * 2` bytes: 227 KiB in all.
+
+    Returns:
+        `[M, N]`, same dtype as `a`.
+
+    Raises:
+        ValueError: The inputs do not fit together, do not divide into tiles, or the
+            activation is unknown.
+    """
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{activation=} must be one of {', '.join(sorted(ACTIVATIONS))}.")
+    m, n, k = _sizes(a, b)
+    if bias.shape != (n,) or bias.dtype != jnp.float32:
+        raise ValueError(f"bias is {bias.dtype}{list(bias.shape)}, but must be float32[{n}].")
+    if tile_m % 64:
+        raise ValueError(f"{tile_m=} must be a multiple of 64.")
+    _check_tiles((m, n, k), (tile_m, tile_n, tile_k))
+
+    def matmul_bias_activation_body(
+        a_gmem: jax.Ref,
+        b_gmem: jax.Ref,
+        bias_gmem: jax.Ref,
+        out_gmem: jax.Ref,
+        *,
+        bias_smem: jax.Ref,
+        bias_loaded: jax.Ref,
+        out_smem: jax.Ref,
+    ) -> None:
+        tile_row, tile_column = lax.axis_index("m"), lax.axis_index("n")
+        columns = pl.ds(tile_column * tile_n, tile_n)
+        # The bias is needed only in the epilogue: it arrives while the tensor cores work.
+        plgpu.copy_gmem_to_smem(bias_gmem.at[columns], bias_smem, bias_loaded)
+
+        def multiply_all(acc: jax.Ref) -> jax.Array:
+            def multiply(_: object, a_smem: jax.Ref, b_smem: jax.Ref) -> None:
+                plgpu.wgmma(acc, a_smem, b_smem)
+                # Wait for all but the newest wgmma, so that two steps overlap.
+                plgpu.wgmma_wait(1)
+
+            plgpu.emit_pipeline(
+                multiply,
+                grid=(k // tile_k,),
+                # The newest wgmma still reads its tiles: hand buffers back one step late.
+                in_specs=[
+                    plgpu.BlockSpec(
+                        (tile_m, tile_k), lambda step: (tile_row, step), delay_release=1
+                    ),
+                    plgpu.BlockSpec(
+                        (tile_k, tile_n), lambda step: (step, tile_column), delay_release=1
+                    ),
+                ],
+                max_concurrent_steps=max_concurrent_steps,
+            )(a_gmem, b_gmem)
+            return acc[...]
+
+        product = pl.run_scoped(multiply_all, plgpu.ACC((tile_m, tile_n), jnp.float32))
+        plgpu.barrier_wait(bias_loaded)
+        bias = lax.broadcast_in_dim(bias_smem[...], (tile_m, tile_n), (1,))
+        out_smem[...] = ACTIVATIONS[activation](product + bias).astype(out_smem.dtype)
+        # Make the writes visible to the TMA unit before it reads them.
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(out_smem, out_gmem.at[pl.ds(tile_row * tile_m, tile_m), columns])
+        plgpu.wait_smem_to_gmem(0)
+
+    kernel = plgpu.kernel(
+        matmul_bias_activation_body,
+        out_type=jax.ShapeDtypeStruct((m, n), a.dtype),
+        scratch_types={
+            "bias_smem": plgpu.SMEM((tile_n,), jnp.float32),
+            "bias_loaded": plgpu.Barrier(),
+            "out_smem": plgpu.SMEM((tile_m, tile_n), a.dtype),
+        },
+        grid=(m // tile_m, n // tile_n),
+        grid_names=("m", "n"),
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
+    )
+    return kernel(a, b, bias)
+
+
+def matmul_bias_activation_reference(
+    a: jax.Array, b: jax.Array, bias: jax.Array, *, activation: str = "gelu", **_: int
+) -> jax.Array:
+    """Return the result that `matmul_bias_activation` must give, in float32."""
+    product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
+    return ACTIVATIONS[activation](product + bias).astype(a.dtype)
+
+
+def dequant_matmul(
+    x: jax.Array,
+    weights: jax.Array,
+    scales: jax.Array,
+    *,
+    tile_m: int = 128,
+    tile_n: int = 128,
+    tile_k: int = 64,
+    max_concurrent_steps: int = 4,
+) -> jax.Array:
+    """Return `x @ (weights * scales)`, accumulated in float32.
+
+    Args:
+        x: `[M, K]`, row-major; bf16 or f16.
+        weights: `i8[K, N]`, row-major, one column per output channel.
+        scales: `f32[N]`, one per output channel.
+        tile_m: rows of the output per block, a multiple of 64.
+        tile_n: columns of the output per block, a multiple of 16 up to 256.
+        tile_k: depth of one pipeline step; 64 fills the widest swizzle of 128 bytes.
+        max_concurrent_steps: steps in flight, each holding `(2 * tile_m + tile_n) * tile_k`
+            bytes of shared memory. They share it with the widened weights of one step,
+            `2 * tile_k * tile_n`, and the output tile, `2 * tile_m * tile_n`: 227 KiB in all.
+
+    Returns:
+        `[M, N]`, same dtype as `x`.
+
+    Raises:
+        ValueError: The inputs do not fit together, or do not divide into tiles.
+    """
+    if x.dtype not in (jnp.bfloat16, jnp.float16):
+        raise ValueError(f"x must be bf16 or f16, but is {x.dtype}.")
+    if weights.dtype != jnp.int8:
+        raise ValueError(f"weights must be int8, but are {weights.dtype}.")
+    if x.ndim != 2 or weights.ndim != 2 or x.shape[1] != weights.shape[0]:
+        raise ValueError(
+            f"x has shape {list(x.shape)} and weights {list(weights.shape)}: "
+            "expected [M, K] and [K, N]."
+        )
+    (m, k), n = x.shape, weights.shape[1]
+    if scales.shape != (n,) or scales.dtype != jnp.float32:
+        raise ValueError(
+            f"scales are {scales.dtype}{list(scales.shape)}, but must be float32[{n}]."
+        )
+    if tile_m % 64:
+        raise ValueError(f"{tile_m=} must be a multiple of 64.")
+    _check_tiles((m, n, k), (tile_m, tile_n, tile_k))
+
+    def dequant_matmul_body(
+        x_gmem: jax.Ref,
+        weights_gmem: jax.Ref,
+        scales_gmem: jax.Ref,
+        out_gmem: jax.Ref,
+        *,
+        scales_smem: jax.Ref,
+        scales_loaded: jax.Ref,
+        wide_smem: jax.Ref,
+        out_smem: jax.Ref,
+    ) -> None:
+        tile_row, tile_column = lax.axis_index("m"), lax.axis_index("n")
+        columns = pl.ds(tile_column * tile_n, tile_n)
+        # The scales are needed only at the end: they arrive while the tensor cores work.
+        plgpu.copy_gmem_to_smem(scales_gmem.at[columns], scales_smem, scales_loaded)
+
+        def multiply_all(acc: jax.Ref) -> jax.Array:
+            def multiply(_: object, x_smem: jax.Ref, weights_smem: jax.Ref) -> None:
+                wide_smem[...] = weights_smem[...].astype(wide_smem.dtype)
+                # Make the writes visible to the tensor cores before they read them.
+                plgpu.commit_smem()
+                plgpu.wgmma(acc, x_smem, wide_smem)
+                # The next step overwrites the widened weights: let this one finish.
+                plgpu.wgmma_wait(0)
+
+            plgpu.emit_pipeline(
+                multiply,
+                grid=(k // tile_k,),
+                in_specs=[
+                    plgpu.BlockSpec((tile_m, tile_k), lambda step: (tile_row, step)),
+                    plgpu.BlockSpec((tile_k, tile_n), lambda step: (step, tile_column)),
+                ],
+                max_concurrent_steps=max_concurrent_steps,
+            )(x_gmem, weights_gmem)
+            return acc[...]
+
+        product = pl.run_scoped(multiply_all, plgpu.ACC((tile_m, tile_n), jnp.float32))
+        plgpu.barrier_wait(scales_loaded)
+        scale = lax.broadcast_in_dim(scales_smem[...], (tile_m, tile_n), (1,))
+        out_smem[...] = (product * scale).astype(out_smem.dtype)
+        # Make the writes visible to the TMA unit before it reads them.
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(out_smem, out_gmem.at[pl.ds(tile_row * tile_m, tile_m), columns])
+        plgpu.wait_smem_to_gmem(0)
+
+    kernel = plgpu.kernel(
+        dequant_matmul_body,
+        out_type=jax.ShapeDtypeStruct((m, n), x.dtype),
+        scratch_types={
+            "scales_smem": plgpu.SMEM((tile_n,), jnp.float32),
+            "scales_loaded": plgpu.Barrier(),
+            "wide_smem": plgpu.SMEM((tile_k, tile_n), x.dtype),
+            "out_smem": plgpu.SMEM((tile_m, tile_n), x.dtype),
+        },
+        grid=(m // tile_m, n // tile_n),
+        grid_names=("m", "n"),
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
+    )
+    return kernel(x, weights, scales)
+
+
+def dequant_matmul_reference(
+    x: jax.Array, weights: jax.Array, scales: jax.Array, **_: int
+) -> jax.Array:
+    """Return the result that `dequant_matmul` must give, computed in float32."""
+    dequantised = weights.astype(jnp.float32) * scales
+    product = jnp.dot(x.astype(jnp.float32), dequantised, precision="highest")
+    return product.astype(x.dtype)

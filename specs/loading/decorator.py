@@ -21,7 +21,7 @@ from pallasc.specs.entries import load_module, module_name
 from pallasc.specs.fields import Place
 from pallasc.specs.loading.yaml_loader import SpecFile, declare_program, kernel_place
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
-from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, join_surrogates
+from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, is_complete
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import an, show
 
@@ -124,8 +124,7 @@ def kernel(**fields: Unpack[KernelFields]) -> Callable[[Function], Function]:
         files: data files that the kernel reads while it is traced.
         env: names of environment variables that the kernel can see.
         mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
-        check: values of parameters that `pallasc check` uses instead, `$args`, `$seed`, and
-            `$tolerance`.
+        check: values of parameters that `pallasc check` uses instead, `$args`, and `$seed`.
         vmap: name of the kernel that does the same for a batch, for `jax.vmap`.
         tune: parameters that change only the speed, and the table of their best values.
 
@@ -133,15 +132,7 @@ def kernel(**fields: Unpack[KernelFields]) -> Callable[[Function], Function]:
         SpecError: a field is wrong; raised by the decoration, and only while the file is being
             collected.
     """
-    found = _collected(sys._getframe(1))
-
-    def register(function: Function) -> Function:
-        if found is not None:
-            collection, place = found
-            collection.specs.append(_declare(function, {**fields}, place, collection.file))
-        return function
-
-    return register
+    return _register(sys._getframe(1), {**fields})
 
 
 def program(
@@ -169,15 +160,7 @@ def program(
         SpecError: a field is wrong; raised by the decoration, and only while the file is being
             collected.
     """
-    found = _collected(sys._getframe(1))
-
-    def register(function: Function | str) -> Any:
-        if found is not None:
-            collection, place = found
-            made = _declare(function, {**fields}, place, collection.file, is_program=True)
-            collection.specs.append(made)
-        return function
-
+    register = _register(sys._getframe(1), {**fields}, is_program=True)
     if entry is not None:
         register(entry)
     return register
@@ -198,10 +181,23 @@ def declare(*, entry: str | Callable[..., Any], **fields: Unpack[KernelFields]) 
     Raises:
         SpecError: a field is wrong or unknown; raised only while the file is being collected.
     """
-    found = _collected(sys._getframe(1))
-    if found is not None:
-        collection, place = found
-        collection.specs.append(_declare(entry, {**fields}, place, collection.file))
+    _register(sys._getframe(1), {**fields})(entry)
+
+
+def _register(
+    frame: FrameType, fields: dict[str, object], *, is_program: bool = False
+) -> Callable[[Any], Any]:
+    """Return the function that declares a function with these fields, and returns it."""
+    found = _collected(frame)
+
+    def register(function: Any) -> Any:
+        if found is not None:
+            collection, place = found
+            made = _declare(function, fields, place, collection.file, is_program=is_program)
+            collection.specs.append(made)
+        return function
+
+    return register
 
 
 def _collected(frame: FrameType | None) -> tuple[_Collection, Location] | None:
@@ -319,18 +315,10 @@ def _plain(value: object, at: Place, file: Path) -> object:
         return [_plain(item, at.child(i), file) for i, item in enumerate(value)]
     if callable(value) and at.path == ("reference",):
         return _entry_of(value, file, at)
-    raise at.error(f"{_described(value)} is not plain data.", _plain_hint(value, at))
-
-
-def _plain_hint(value: object, at: Place) -> str:
-    if isinstance(value, set | frozenset):
-        return "Write a list."
-    if not isinstance(value, type):
-        if at.path[0] == "args" and hasattr(value, "shape"):
-            return 'Write an array as text, like "f32[4096]".'
-        if hasattr(value, "tolist"):  # NumPy's and JAX's scalars and arrays
-            return "Convert it with float(…), int(…), or .tolist()."
-    return 'Write Call("package.module:function", …) or Ref("package.module:attribute").'
+    hint = 'Write Call("package.module:function", …) or Ref("package.module:attribute").'
+    if hasattr(value, "tolist") and not isinstance(value, type):  # of NumPy or JAX
+        hint = 'Write an array as text, like "f32[4096]"; convert other values with .tolist().'
+    raise at.error(f"{_described(value)} is not plain data.", hint)
 
 
 def _plain_mapping(value: Mapping[str, object], at: Place, file: Path) -> dict[str, object]:
@@ -341,10 +329,9 @@ def _plain_mapping(value: Mapping[str, object], at: Place, file: Path) -> dict[s
 
 
 def _complete(text: str, at: Place) -> str:
-    complete = join_surrogates(text)
-    if complete is None:
+    if not is_complete(text):
         raise at.error(f"{show(text)} {HALF}", HALF_HINT)
-    return complete
+    return text
 
 
 def _target_of(target: str | Callable[..., Any], at: Place, file: Path) -> str:
@@ -376,11 +363,6 @@ def _is_named(function: Callable[..., Any], module: str, qualname: str) -> bool:
 
 
 def _described(value: Any) -> str:
-    """Return the kind and name of an object, with its line if Python knows it."""
-    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
-    if code is None:
-        name = getattr(value, "__qualname__", "")
-        return f"{an(type(value).__qualname__)} object{name and f' {name}'}"
-    wrapper = "a wrapper of " if hasattr(value, "__wrapped__") else ""
-    place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
-    return f"{wrapper}the function {getattr(value, '__qualname__', code.co_name)} ({place})"
+    """Return the kind and name of an object."""
+    name = getattr(value, "__qualname__", "")
+    return f"{an(type(value).__qualname__)} object{name and f' {name}'}"

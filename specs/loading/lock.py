@@ -18,8 +18,6 @@ is tuned:
     text      = text in double quotes
     digest    = 64 lower-case hexadecimal digits
 
-YAML limits such keys: one with more than 1000 characters becomes "  ? key" LF "  : {…}" LF.
-
 * a variant's key is its id, such as `matmul[m=1024]@h100-sxm`
 * `action` is the action key, over the lowered module, the target, and the toolchain; `artifact` is
   the digest of the artifact's record, which names every blob by digest; `request` is the request
@@ -76,9 +74,6 @@ VARIABLE = "variable "
 DIGEST = "[0-9a-f]{64}"
 _WORD = r"A-Za-z0-9_\-.,=@+/*()\[\]"
 PLAIN = rf"[A-Za-z_](?:[{_WORD} ]*[{_WORD}])?"
-_LONGEST_KEY = 1000
-"""YAML allows 1024 characters before the colon."""
-
 _PLAIN_KEY = re.compile(PLAIN)
 
 
@@ -161,7 +156,7 @@ def _section(name: str, lines: Mapping[str, str]) -> list[str]:
 
 def _line(key: str, value: str) -> str:
     shown = key if _PLAIN_KEY.fullmatch(key) else quoted(key)
-    return f"  ? {shown}\n  : {value}" if len(shown) > _LONGEST_KEY else f"  {shown}: {value}"
+    return f"  {shown}: {value}"
 
 
 def _component(component: Component) -> str:
@@ -251,19 +246,6 @@ def table_key(kernel: str, target: str) -> str:
     return f"{kernel}@{target}"
 
 
-def changed_tables(
-    before: Mapping[str, str], after: Mapping[str, str], names: Iterable[str]
-) -> list[str]:
-    """Return the keys of the tables that differ from the lock's.
-
-    Args:
-        before: tables of the lock.
-        after: tables of the specs.
-        names: the keys to compare.
-    """
-    return sorted(name for name in names if before.get(name) != after.get(name))
-
-
 def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
     """Return the labels of the components whose digests differ."""
     labels = {*locked, *now}
@@ -307,7 +289,6 @@ _NUMBERS = "".join(
     rf"(?:{name}: (?P<{name}>\d{{1,18}})(?:, (?!\}})|(?=\}})))?" for name in Resources._fields
 )
 _ESCAPE = re.compile(r"\\(?:U([0-9A-F]{8})|(.))")
-_LONG_KEY = re.compile(r"^  \? (.*)\n  : ", re.MULTILINE)
 _SCHEMA = re.compile(r"schema: (.*)")
 _SECTION = re.compile(r"(toolchain|tables|variants):(?: \{\})?")
 _ROWS = {
@@ -361,7 +342,7 @@ def parse_lock(text: str, file: str) -> Lock:
     check_merged(text, file, "lock", f"Take either side, then run: {update_command(file)}")
     rows: dict[str, dict[str, re.Match[str]]] = {}
     section = schema = ""
-    for number, line in enumerate(_LONG_KEY.sub(r"  \1: ", text).split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         row, name = _ROWS[section].fullmatch(line), ""
         if row is not None:
             name = row["plain"] or _ESCAPE.sub(_unescaped, row["quoted"])

@@ -2,7 +2,11 @@
 
 `Filling` fills a point's parameters into a spec.
 
-A spec's points are all combinations of a row of its `$file` table with values of its matrix.
+A spec's points are all combinations of a row of its `$file` with values of its matrix. Such rows
+are a list, or the values of a mapping; `$key` is a row's key in that mapping, a number if it is
+written as a whole number, and `$value` is the row itself. The content of a file is data: nothing in
+it is a template, and none of its keys begins with `$`.
+
 `exclude` removes some of these points; then `include` adds points at the end. The number of points
 is checked before any spec is expanded. Counting only adds and multiplies lengths, so it takes no
 longer than reading the specs.
@@ -12,8 +16,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,19 +28,27 @@ from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_tree, looks_like_array, parse_array
 from pallasc.specs.canonical import plain
 from pallasc.specs.entries import check_entry, parse_entry
-from pallasc.specs.fields import NODES, Kind, PathParts, Place
+from pallasc.specs.fields import NODES, PARAMETER, SCALAR, PathParts, Place, tree
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.schema import (
     ARGS_KEY,
     AXIS_SIZE,
     DIFFERENCE,
+    FILE_KEY,
     LIMITS,
     SEED_KEY,
-    TOLERANCE_KEY,
     is_parameter,
 )
-from pallasc.specs.loading.tables import FILE_KEY, VARIABLE, most_variants
-from pallasc.specs.spec import Budget, Check, Spec, Tolerance, Variant, check_devices, sorted_value
+from pallasc.specs.loading.yaml_text import Document, read_document
+from pallasc.specs.spec import (
+    Budget,
+    Check,
+    Spec,
+    Tolerance,
+    Variant,
+    check_devices,
+    plain_args,
+)
 from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.templates import (
     Choice,
@@ -51,6 +66,9 @@ from pallasc.specs.templates import (
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_table import TunedPoints
+
+MOST_VARIANTS = 100_000
+"""Limit for the variants of all specs."""
 
 
 def expand(
@@ -115,10 +133,7 @@ def _check_used(spec: Spec, point: Point, used: Collection[str], at: Place) -> N
     for name in point:
         if name not in used:
             raise _source_of(spec, name, at).error(
-                "this parameter is never used."
-                if name in spec.axes or not spec.rows
-                else f"parameter {name!r} is never used.",
-                f"Use it as {{{name}}}, or remove it.",
+                f"parameter {name!r} is never used.", f"Use it as {{{name}}}, or remove it."
             )
 
 
@@ -128,16 +143,11 @@ def _targets(spec: Spec, at: Place) -> list[Target]:
         raise at.error(
             "no targets.", "Add targets, such as targets: [sm_90a], or pass --target sm_90a."
         )
-    names: dict[str, str] = {}
-    targets = []
-    for index, name in enumerate(spec.targets):
-        where = place.child(index)
-        target = resolve_target(name, spec.models, location=where.location)
-        first = names.setdefault(target.name, name)
-        if first != name:
-            raise where.error(f"{first!r} and {name!r} are the same model.", "Remove one of them.")
-        targets.append(target)
-    return targets
+    targets = [
+        resolve_target(name, spec.models, location=place.child(index).location)
+        for index, name in enumerate(spec.targets)
+    ]
+    return list({target.name: target for target in targets}.values())
 
 
 def _points_of(spec: Spec, at: Place) -> list[Point]:
@@ -146,12 +156,11 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
     Rows vary slowest and the last parameter fastest; `include` comes last.
 
     Raises:
-        SpecError: a point is wrong or repeated, or none is left.
+        SpecError: a point is wrong, or none is left.
     """
-    rows = [{name: choice_of(value) for name, value in row.values.items()} for row in spec.rows]
+    rows = [{name: choice_of(value) for name, value in row.items()} for row in spec.rows]
     axes = {name: [choice_of(value) for value in values] for name, values in spec.axes.items()}
     known = _known_choices(spec, rows, axes, at)
-    _check_rows(spec, rows)
     excluded = _excluded(spec, known, at.child("exclude"))
     points: list[Point] = []
     if rows or spec.matrix or not spec.include:
@@ -161,7 +170,7 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
                 if not any(_identity(point, names) in keys for names, keys in excluded.items()):
                     points.append(point)
     if spec.include:
-        points.extend(_included(spec, known, points, at.child("include")))
+        points.extend(_included(spec, known, at.child("include")))
     if not points:
         raise at.child("exclude").error("every point is excluded.", "Exclude fewer points.")
     return points
@@ -186,20 +195,6 @@ def _known_choices(
                     f"two values have the name {choice.label!r}.", "Give each its own $name."
                 )
     return known
-
-
-def _check_rows(spec: Spec, rows: Iterable[Point]) -> None:
-    """Reject rows that repeat another row."""
-    seen: dict[tuple[str, ...], int] = {}
-    for index, row in enumerate(rows):
-        first = seen.setdefault(_identity(row, row), index)
-        if first != index:
-            raise SpecError(
-                f"{spec.name}: this row repeats {point_text(dict(labels(row)))} from the row "
-                f"at {spec.rows[first].location}.",
-                location=spec.rows[index].location,
-                hint="Filter the rows with 'where', or select fields in which they differ.",
-            )
 
 
 def _excluded(spec: Spec, known: _Known, at: Place) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
@@ -227,33 +222,23 @@ def _excluded_value(known: _Known, name: str, value: Value, at: Place) -> str:
     return choice.key
 
 
-def _included(spec: Spec, known: _Known, points: Sequence[Point], at: Place) -> Iterator[Point]:
+def _included(spec: Spec, known: _Known, at: Place) -> Iterator[Point]:
     names = list(known)
     if not spec.rows and not spec.matrix:  # only `include` defines the parameters
         own = [name for name in spec.include[0] if name not in spec.axes]
         names = [*own, *spec.axes]
-    seen = {_identity(point, names) for point in points}
     for index, extra in enumerate(spec.include):
         place = at.child(index)
-        for name in extra:
+        for name in {**extra, **dict.fromkeys(names)}:
             if name not in names:
                 raise place.unknown("parameter", name, names)
-        for name in names:
             if name not in extra:
-                raise place.error(
-                    f"parameter {name!r} is missing.", "Give every parameter a value."
-                )
-        point = {
+                hint = "Give every parameter a value."
+                raise place.error(f"parameter {name!r} is missing.", hint)
+        yield {
             name: known.get(name, {}).get(typed(extra[name])) or choice_of(extra[name])
             for name in names
         }
-        identity = _identity(point, names)
-        if identity in seen:
-            raise place.error(
-                f"{point_text(dict(labels(point)))} is already a point.", "Remove it."
-            )
-        seen.add(identity)
-        yield point
 
 
 def _identity(point: Point, names: Iterable[str]) -> tuple[str, ...]:
@@ -270,34 +255,23 @@ def _source_of(spec: Spec, name: str, at: Place) -> Place:
 
 
 def _check_expansion(specs: Iterable[Spec]) -> None:
-    """Check that specs do not expand to too many variants.
-
-    Raises:
-        SpecError: there are too many; the message has the number.
-    """
-    most = most_variants()
+    """Check that specs do not expand to too many variants; excluded ones count."""
     variants = 0
     for spec in specs:
-        own = _count_points(spec) * max(1, len(spec.targets))
-        variants += own
-        if variants > most:
-            before = f", with the {variants - own} of earlier specs," if variants > own else ""
+        axes = math.prod(len(values) for values in spec.axes.values())
+        points = len(spec.include) + max(1, len(spec.rows)) * axes
+        variants += points * max(1, len(spec.targets))
+        if variants > MOST_VARIANTS:
             raise SpecError(
-                f"{spec.name}: {own} variants{before} exceed the limit of {most}.",
+                f"{spec.name}: with the earlier specs, {variants} variants exceed the limit of "
+                f"{MOST_VARIANTS}.",
                 location=spec.where("matrix"),
-                hint=f"Make the matrix smaller, or allow more: {VARIABLE}={variants}.",
+                hint="Make the matrix smaller.",
             )
 
 
-def _count_points(spec: Spec) -> int:
-    """Count the points of a spec before any is excluded."""
-    axes = [len(values) for values in spec.axes.values()]
-    product = max(1, len(spec.rows)) * math.prod(axes)
-    return len(spec.include) + (product if spec.matrix or spec.rows or not spec.include else 0)
-
-
-LONGEST_ID = 2000
-"""Longest id in characters; expressions that select ids have the same limit."""
+LONGEST_ID = 900
+"""Longest id in characters; a key of a lock file, in quotes, may have 1024."""
 
 _NO_BUDGET = Budget()
 
@@ -305,20 +279,8 @@ Params = Mapping[str, Value]
 """Values of a point as templates see them."""
 
 Fill = Callable[[Params], Any]
-Leaf = Callable[[Any, PathParts], Fill]
-"""Returns the function that fills in a scalar value at a path."""
-
-
-class _Noted(dict[str, Value]):
-    """Values of a point, with a record of the parameters that were used."""
-
-    def __init__(self, params: Params) -> None:
-        super().__init__(params)
-        self.used: set[str] = set()
-
-    def __getitem__(self, name: str) -> Value:
-        self.used.add(name)
-        return super().__getitem__(name)
+Leaf = Callable[[Any, PathParts], tuple[Fill, Iterable[str]]]
+"""Returns the function that fills in a scalar value at a path, and the parameters in it."""
 
 
 class Filling:
@@ -345,15 +307,13 @@ class Filling:
         self._env = tuple(sorted({*spec.env}))
         self._small_values = dict(spec.check)
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
-        tolerance: Any = self._small_values.pop(TOLERANCE_KEY, None)
         args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
         self._first = contents(point)
         self._args = self._filler(spec.args, ("args",), self._array)
-        self._static = self._filler(sorted_value(spec.static), ("static",), self._static_leaf)
+        self._static = self._filler(plain_args(spec.static), ("static",), self._static_leaf)
         self._tolerance = self._filler(spec.tolerance, ("tolerance",), self._number)
         self._budget = self._filler(spec.budget, ("budget",), self._number)
         self._mesh = self._filler(spec.mesh, ("mesh",), self._number)
-        self._check_tolerance = self._filler(tolerance, ("check", TOLERANCE_KEY), self._number)
         self._first = contents(self._small(point))
         self._check_args = self._filler(args, ("check", ARGS_KEY), self._array)
 
@@ -377,11 +337,11 @@ class Filling:
 
         A leaf without parameters is filled in once.
         """
-        place, noted = self._at.below(path), _Noted(self._first)
+        place = self._at.below(path)
         with place.blamed():
-            fill = leaf(value, path)
-            first = fill(noted)
-        self.used |= noted.used
+            fill, names = leaf(value, path)
+            first = fill(self._first)
+        self.used.update(names)
 
         def blaming(params: Params) -> Any:
             try:
@@ -389,41 +349,45 @@ class Filling:
             except SpecError as error:
                 raise place.blame(error) from None
 
-        return blaming if noted.used else lambda params: first
+        return blaming if names else lambda params: first
 
-    def _number(self, value: Any, path: PathParts) -> Fill:
+    def _number(self, value: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
         if not isinstance(value, str) or not is_template(value):
-            return lambda params: value
+            return _constant(value)
         template, place = parse_template(value), self._at.below(path)
         field, name = path[0], str(path[-1])
         others = AXIS_SIZE if field == "mesh" else DIFFERENCE
-        kind: Kind[Any] = LIMITS[name] if field == "budget" else others
-        return lambda params: kind.read(template.fill(params), place)
+        kind = LIMITS[name] if field == "budget" else others
+        return lambda params: kind.read(template.fill(params), place), template.names
 
-    def _array(self, text: Any, path: PathParts) -> Fill:
+    def _array(self, text: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
         if not isinstance(text, str):
-            return lambda params: None
-        if not is_parameter(text):
-            return parse_array(text).resolve
-        template = parse_template(text)
-        return lambda params: array_tree(template.fill(params))
+            return _constant(None)
+        if is_parameter(text):
+            template = parse_template(text)
+            return lambda params: array_tree(template.fill(params)), template.names
+        array = parse_array(text)
+        return array.resolve, array.names
 
-    def _in_call(self, value: Any, path: PathParts) -> Fill:
-        if not isinstance(value, str) or path[-1] in NODES:
-            return self._static_leaf(value, path)
-        if is_parameter(value):
-            template = parse_template(value)
-            return lambda params: array_tree(template.fill(params), in_call=True)
-        return (self._array if looks_like_array(value) else self._static_leaf)(value, path)
+    def _in_call(self, value: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
+        if isinstance(value, str) and path[-1] not in NODES:
+            if is_parameter(value):
+                template = parse_template(value)
+                return (
+                    lambda params: array_tree(template.fill(params), in_call=True),
+                    template.names,
+                )
+            if looks_like_array(value):
+                return self._array(value, path)
+        return self._static_leaf(value, path)
 
-    def _static_leaf(self, value: Any, path: PathParts) -> Fill:
+    def _static_leaf(self, value: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
         is_entry = path[-1] in NODES
         if not isinstance(value, str) or (is_entry and not is_template(value)):
-            return lambda params: value
+            return _constant(value)
         template = parse_template(value)
-        if is_entry:
-            return lambda params: self._entry(template.fill(params))
-        return lambda params: sorted_value(template.fill(params))
+        settle = self._entry if is_entry else plain_args
+        return lambda params: settle(template.fill(params)), template.names
 
     def _entry(self, text: Value) -> str:
         """Return an entry point from a template after checking that it exists."""
@@ -496,12 +460,14 @@ class Filling:
         except SpecError as error:
             sizes = point_text({name: label_of(value) for name, value in given.items()})
             raise at.error(f"with {sizes}: {error.message}", error.hint) from None
-        tolerance, own = self._check_tolerance(contents(point)), self._check_args(contents(small))
-        if tolerance is not None:
-            made["tolerance"] = Tolerance(**tolerance)
+        own = self._check_args(contents(small))
         if own is not None:
             made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
         return Check(**made, seed=self._seed, names_args=own is not None)
+
+
+def _constant(value: Any) -> tuple[Fill, Iterable[str]]:
+    return lambda params: value, ()
 
 
 def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Value] | None:
@@ -522,3 +488,111 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
         message = f"the arguments do not match the {len(spec.args)} in 'args' of {spec.name}."
         raise place.error(message, "Give all arguments, by name or by position as in 'args'.")
     return own
+
+
+class _Entry(NamedTuple):
+    """A row in a file: its place, its key, its content."""
+
+    at: Place
+    key: Value
+    content: Any
+
+
+_SUFFIXES = (".json", ".yaml", ".yml")
+_WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
+_MISSING = object()
+_DATA = tree("value", "", SCALAR, nodes=())
+"""A value in a row, in which nothing is a node."""
+
+
+def read_rows(
+    table: Mapping[str, Any], at: Place, base_dir: str, documents: dict[str, Document]
+) -> tuple[dict[str, Value], ...]:
+    """Return the rows that `$file` selects, in the order of the file.
+
+    Args:
+        table: the value of `$file`.
+        at: its place.
+        base_dir: the spec's folder.
+        documents: files that were already read, by path; this one is added.
+
+    Raises:
+        SpecError: the file is missing or malformed, or lacks the requested data.
+    """
+    document = _document(table["path"], at.child("path"), base_dir, documents)
+    entries = [
+        entry
+        for entry in _entries(document, table, at)
+        if str(entry.key) not in table.get("skip", ())
+    ]
+    if not entries:
+        raise at.error(f"there are no rows in {document.file}.")
+    select = table.get("select") or _all_fields(entries[0])
+    return tuple(_row(entry, select) for entry in entries)
+
+
+def _document(name: str, at: Place, base_dir: str, documents: dict[str, Document]) -> Document:
+    if posixpath.splitext(name)[1] not in _SUFFIXES:
+        hint = f"Data files end in {', '.join(_SUFFIXES)}."
+        raise at.error(f"{show(name)} is not a data file.", hint)
+    if name not in documents:
+        shown = os.path.join(os.path.dirname(at.location.file), name)
+        documents[name] = read_document(os.path.join(base_dir, name), shown)
+    return documents[name]
+
+
+def _entries(document: Document, table: Mapping[str, Any], at: Place) -> Iterator[_Entry]:
+    path: PathParts = ()
+    rows = document.data
+    for part in table.get("rows", ()):
+        inside = _inside(rows, part)
+        if inside is _MISSING:
+            hint = suggestion(part, rows if isinstance(rows, dict) else [], otherwise="It has")
+            raise at.child("rows").error(f"{document.place(path)} has no {part!r}.", hint)
+        path = (*path, int(part) if isinstance(rows, list) else part)
+        rows = inside
+    if not isinstance(rows, list | dict):
+        raise SpecError(
+            f"expected rows, a list or a mapping of them, got {show(rows)}.",
+            location=document.place(path),
+            hint=f"{at.label}.rows says where they are.",
+        )
+    for key, content in rows.items() if isinstance(rows, dict) else enumerate(rows):
+        place = Place(document.place, (*path, key), f"row {show(key)}", len(path) + 1)
+        is_number = isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key)
+        yield _Entry(place, int(key) if is_number else key, content)
+
+
+def _inside(value: Any, key: str) -> Any:
+    """Return the item of a mapping or a list, or `_MISSING`."""
+    if isinstance(value, dict):
+        return value.get(key, _MISSING)
+    is_index = isinstance(value, list) and _WHOLE_NUMBER.fullmatch(key)
+    return value[int(key)] if is_index and 0 <= int(key) < len(value) else _MISSING
+
+
+def _field(entry: _Entry, path: tuple[str, ...]) -> Any:
+    """Return a field of a row, or `_MISSING`."""
+    if path == ("$key",):
+        return entry.key
+    value = entry.content
+    for key in path[1:] if path[:1] == ("$value",) else path:
+        value = _inside(value, key)
+    return value
+
+
+def _all_fields(entry: _Entry) -> dict[str, tuple[str, ...]]:
+    if not isinstance(entry.content, dict) or not entry.content:
+        raise entry.at.error(f"expected a row, got {show(entry.content)}.")
+    return {PARAMETER.read(name, entry.at.key(name)): (name,) for name in entry.content}
+
+
+def _row(entry: _Entry, select: Mapping[str, tuple[str, ...]]) -> dict[str, Value]:
+    values = {}
+    for name, path in select.items():
+        value = _field(entry, path)
+        if value is _MISSING:
+            hint = "'select' chooses fields, 'skip' drops rows."
+            raise entry.at.error(f"the row has no field {'.'.join(path)!r}.", hint)
+        values[name] = _DATA.read(value, entry.at)
+    return values

@@ -16,7 +16,6 @@ in a term: `layout="row major"`.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from types import CodeType
@@ -28,7 +27,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import nearest, shortened, values_text
+from pallasc.specs.spelling import nearest, suggestion, values_text
 from pallasc.specs.templates import Scalar
 
 
@@ -59,9 +58,10 @@ _ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
 _MALFORMED = re.compile(r"\w*(==|!=|<|>|=$)|=")
 """Matches the beginning of a malformed comparison: `n==1`, `n>1`, `n=`, `=1`."""
 _GLOB = re.compile(r"[*?\[]")
+_OPERATORS = ("and", "or", "not", "(", ")")
+_NOT_COMBINED = re.compile(r"[\])] \(|\( \)")
+"""Matches combinations that are Python, such as calls, but not expressions."""
 _LONGEST = 2000
-_DEEPEST = 100
-_LISTED = 12
 _COMBINE = "Combine names and param=value (no spaces) with and, or, not and parentheses."
 
 
@@ -81,7 +81,7 @@ def select(variants: Iterable[S], expression: str, *, noun: str = "variants") ->
 
     def is_selected(variant: S) -> bool:
         # The code has no names but `fits`.
-        return bool(eval(code, {"fits": lambda number: matches(terms[number], variant)}))
+        return bool(eval(code, {"fits": [matches(term, variant) for term in terms]}))
 
     chosen = [variant for variant in everything if is_selected(variant)]
     if not chosen:
@@ -104,17 +104,14 @@ def retarget(specs: Iterable[Spec], names: Sequence[str]) -> list[Spec]:
     everything = list(specs)
     if not names:
         return everything
-    counts = Counter(spec.name for spec in everything)
     declared: dict[str, set[str]] = {}
     for spec in everything:
-        if counts[spec.name] > 1:
-            declared.setdefault(spec.name, set()).update(_archs(spec, spec.targets))
+        declared.setdefault(spec.name, set()).update(_archs(spec, spec.targets))
     retargeted = []
     for spec in everything:
         targets = tuple(dict.fromkeys(resolve_target(name, spec.models).name for name in names))
-        if spec.name in declared:
-            others = declared[spec.name] - _archs(spec, spec.targets)
-            targets = tuple(name for name in targets if not _archs(spec, [name]) & others)
+        others = declared[spec.name] - _archs(spec, spec.targets)
+        targets = tuple(name for name in targets if not _archs(spec, [name]) & others)
         if targets:
             retargeted.append(replace(spec, targets=targets))
     return retargeted
@@ -163,87 +160,53 @@ def _no_match_hint(terms: list[str], variants: Sequence[Selectable]) -> str | No
     return "Each term selects some variant, but no variant fits all of them." if variants else None
 
 
-def _term_hint(term: str, variants: Sequence[Selectable]) -> str:
+def _term_hint(term: str, variants: Sequence[Selectable]) -> str | None:
     """Return a suggestion for a term that selects nothing."""
-    known: dict[str, list[Scalar]] = {}
+    known: dict[str, list[Scalar]] = {"name": [variant.name for variant in variants]}
+    known["target"] = [name for variant in variants for name in _values(variant, "target")]
     for variant in variants:
         for key, own in variant.params:
             known.setdefault(key, []).append(own)
-    params = sorted(known)
-    known["target"] = [name for variant in variants for name in _values(variant, "target")]
-    known["name"] = [variant.name for variant in variants]
     key, equals, value = term.partition("=")
-    if equals and (name := key if key in known else nearest(key, known)):
-        near = nearest(value, map(plain, known[name]))
-        better = f"{name}={near}" if near else name
-        first = "" if better == key else f"Did you mean {_quoted(better)!r}? "
-        return f"{first}Values of {name}: {values_text(known[name], _number(value))}."
-    if equals:
-        return f"Parameters: {', '.join([*map(shortened, params[:_LISTED]), 'target', 'name'])}."
-    names = sorted(set(map(str, known["name"])))
-    terms = {plain(own): f"{name}={plain(own)}" for name in params for own in known[name]}
-    near = nearest(term, [*names, *terms])
-    if near is not None:
-        return f"Did you mean {_quoted(terms.get(near, near))!r}?"
-    return f"Kernels: {', '.join(names[:_LISTED])}."
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    if not equals:
+        return suggestion(term, map(str, known["name"]), otherwise="Kernels")
+    if key not in known:
+        return suggestion(key, known, otherwise="Parameters")
+    near = nearest(value, map(plain, known[key]))
+    first = f"Did you mean {_quoted(f'{key}={near}')!r}? " if near else ""
+    return f"{first}Values of {key}: {values_text(known[key])}."
 
 
 def _quoted(term: str) -> str:
-    """Return a term with quotes if it contains spaces or parentheses."""
-    if not re.search(r"[\s()]", term):
-        return term
-    key, equals, value = term.partition("=")
-    return f'{key}{equals}"{value}"' if equals else f'"{term}"'
+    """Return `parameter=value` with quotes if it contains spaces or parentheses."""
+    key, _, value = term.partition("=")
+    return f'{key}="{value}"' if re.search(r"[\s()]", value) else term
 
 
 def _compiled(text: str) -> tuple[list[str], CodeType]:
-    """Return the terms of an expression, and Python's code for it, which calls `fits(number)`."""
+    """Return the terms of an expression, and Python's code for it, which indexes `fits`."""
     if len(text) > _LONGEST:
         raise SpecError(f"-k: an expression has at most {_LONGEST} characters.")
-    tokens = _TOKEN.findall(text)
-    if not tokens:
-        raise _error(text, "it is empty")
     terms: list[str] = []
     words: list[str] = []
-    depth, is_complete = 0, False
-    for token in tokens:
+    for token in _TOKEN.findall(text):
         word = token
-        if is_complete:
-            if token not in ("and", "or") and not (token == ")" and depth):
-                raise _error(text, f"unexpected {token!r}")
-            depth -= token == ")"
-            is_complete = token == ")"
-        elif token in ("not", "("):
-            depth += token == "("
-        else:
-            word = f"fits({len(terms)})"
-            terms.append(_term(token, text))
-            is_complete = True
+        if token not in _OPERATORS:
+            word = f"fits[{len(terms)}]"
+            terms.append(token.replace('"', ""))
+        if token == '"':
+            raise _error(text, "a quote is not closed")
+        if _MALFORMED.match(token):
+            hint = "Write m=1024, m=1*, or not m=1024."
+            raise _error(text, f"{token} is not param=value", hint)
         words.append(word)
-        if depth > _DEEPEST:
-            raise _error(text, "it is nested too deeply")
-    if not is_complete:
-        raise _error(text, "a term is missing at the end")
-    if depth:
-        raise _error(text, "a ')' is missing")
-    return terms, compile(" ".join(words), "-k", "eval")
-
-
-def _term(token: str, text: str) -> str:
-    if token in ("and", "or", ")"):
-        raise _error(text, f"a term is missing before {token!r}")
-    if token == '"':
-        raise _error(text, "a quote is not closed")
-    if _MALFORMED.match(token):
-        raise _error(text, f"{token} is not param=value", "Write m=1024, m=1*, or not m=1024.")
-    return token.replace('"', "")
+    code = " ".join(words)
+    try:
+        if _NOT_COMBINED.search(code):
+            raise SyntaxError
+        return terms, compile(code, "-k", "eval")
+    except (SyntaxError, RecursionError, MemoryError):
+        raise _error(text, "names and parameters are not combined correctly") from None
 
 
 def _error(text: str, what: str, hint: str = _COMBINE) -> SpecError:

@@ -54,16 +54,16 @@ from pallasc.specs.fields import (
     PARAMETER,
     SCALAR,
     Field,
-    ListOf,
-    MapOf,
     Place,
-    Record,
+    list_of,
+    map_of,
     number,
+    record,
     text,
 )
 from pallasc.specs.gpus import MODELS, Target, target_suggestion
 from pallasc.specs.loading.lock import DIGEST, quoted
-from pallasc.specs.loading.yaml_loader import table_of
+from pallasc.specs.loading.schema import table_of
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import show, suggestion, values_text
@@ -108,18 +108,18 @@ class Table(NamedTuple):
 
 _ANY = text("a name", r"[\s\S]*")
 _DATE = text("a date", r"\d{4}-\d{2}-\d{2}", 'Write it like "2026-11-23".')
-_ROW = Record(
+_ROW = record(
     (
         Field("gpu", text("the name of a model"), "The GPU model, like h100-sxm.", True),
         Field(
             "key",
-            ListOf(SCALAR, "values", 0, repeats=True),
+            list_of(SCALAR, "values", 0, repeats=True),
             "A value for each parameter of 'by'.",
             True,
         ),
         Field(
             "use",
-            MapOf(_ANY, SCALAR, "tuned parameters"),
+            map_of(_ANY, SCALAR, "tuned parameters"),
             "The value of each parameter that is tuned.",
             True,
         ),
@@ -134,16 +134,16 @@ _ROW = Record(
         Field("date", _DATE, "Date of the measurement."),
     )
 )
-_KERNEL = Record(
+_KERNEL = record(
     (
-        Field("by", ListOf(PARAMETER, "parameters", 0), "The parameters of the keys.", True),
-        Field("rows", ListOf(_ROW, "rows", 0, repeats=True), "The rows.", True),
+        Field("by", list_of(PARAMETER, "parameters", 0), "The parameters of the keys.", True),
+        Field("rows", list_of(_ROW, "rows", 0, repeats=True), "The rows.", True),
     )
 )
-_FILE = Record(
+_FILE = record(
     (
         Field("schema", number(), f"Write schema: {TABLE_SCHEMA}.", True),
-        Field("kernels", MapOf(_ANY, _KERNEL, "kernels", 0), _HINT, True),
+        Field("kernels", map_of(_ANY, _KERNEL, "kernels", 0), _HINT, True),
     )
 )
 

@@ -1,5 +1,10 @@
 """Load specs from files and folders: YAML directly, Python through a given collector.
 
+A folder stands for its YAML files, except tables of tuned kernels, and for its Python files that
+declare kernels, that is, call `pallasc.kernel` or `pallasc.declare` outside functions. Such calls
+are found by parsing; nothing is executed here. Subfolders are not searched, because `tests/` and
+environments are among them.
+
 In `pyproject.toml`, a project can list environment variables that all of its kernels can see, like
 the field `env` of one kernel:
 
@@ -11,8 +16,9 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path, PurePath
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -20,30 +26,37 @@ from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
-from pallasc.specs.entries import check_data_file, normal_path
+from pallasc.specs.entries import normal_path
 from pallasc.specs.fields import Place
-from pallasc.specs.gpus import Target, check_arch, make_model, resolve_target
-from pallasc.specs.loading.files import TABLE_SUFFIX, OnSkip, spec_files
+from pallasc.specs.gpus import Target, make_model, resolve_target
+from pallasc.specs.loading.matrix import read_rows
 from pallasc.specs.loading.schema import (
     FILE,
     FILE_FIELDS,
+    FILE_KEY,
     KERNEL_FIELDS,
     PARTIAL_KERNEL,
     PROGRAM,
+    TABLE_SUFFIX,
     VARIABLES_KIND,
+    table_of,
 )
-from pallasc.specs.loading.tables import FILE_KEY, Matrix, read_rows
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
 from pallasc.specs.settings import project_table
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import show, suggestion
+from pallasc.specs.spelling import nearest, show, suggestion
 from pallasc.specs.templates import Scalar, Value, label_of, typed
+from pallasc.specs.user_files import check_regular, read_regular
 
 if TYPE_CHECKING:
     from pallasc.specs.machine import Programs
     from pallasc.specs.tuning import Tune
 
 _PROJECT_KEY = "env"
+
+_YAML_SUFFIXES = (".yaml", ".yml")
+_MOST_BYTES = 8 << 20
+_DECLARING = ("declare", "kernel", "program")
 
 PythonCollector = Callable[[str], list[Spec]]
 """Executes a Python spec file in a separate process and returns its specs."""
@@ -53,33 +66,25 @@ def load_specs(
     paths: Iterable[str | Path],
     *,
     collect_python: PythonCollector | None = None,
-    on_skip: OnSkip = lambda text: None,
 ) -> list[Spec]:
     """Load all specs in these files and folders, in the given order.
 
     Args:
         paths: YAML files, Python spec files, and folders of both (`spec_files`).
         collect_python: executes Python spec files; without it, they are rejected.
-        on_skip: called if folders in a folder have specs that are not read.
 
     Raises:
-        SpecError: a file is missing or malformed, a folder has no specs, two files declare a kernel
-            of the same name for the same architecture, or `vmap` names an unknown kernel.
+        SpecError: a file is missing or malformed, a folder has no specs, or `vmap` names an unknown
+            kernel.
     """
     specs: list[Spec] = []
-    owners: dict[str, dict[str | None, Spec]] = {}
-    for file in spec_files(paths, on_skip=on_skip):
+    for file in spec_files(paths):
         if not file.endswith(".py"):
-            loaded = load_yaml(file)
+            specs += load_yaml(file)
         elif collect_python is not None:
-            loaded = collect_python(file)
+            specs += collect_python(file)
         else:
             raise SpecError(f"{file}: a Python spec file cannot be read here.", hint="Use YAML.")
-        for spec in loaded:
-            _check_owner(spec, owners.get(spec.name, {}))
-        for spec in loaded:
-            owners.setdefault(spec.name, {}).update(dict.fromkeys(_archs(spec), spec))
-        specs.extend(loaded)
     _check_batch_names(specs)
     return _with_project(specs)
 
@@ -107,33 +112,17 @@ def parse_yaml(text: str, *, file: str = "<text>", base_dir: str | Path = ".") -
     return _read_file(parse_document(text, file), str(Path(base_dir).resolve()))
 
 
-def _archs(spec: Spec) -> list[str | None]:
-    """Return the architectures that a spec declares; None stands for a spec without targets."""
-    return [resolve_target(name, spec.models).arch for name in spec.targets] or [None]
-
-
-def _check_owner(spec: Spec, owners: dict[str | None, Spec]) -> None:
-    """Check that a kernel with this name in another file is for other architectures."""
-    own = _archs(spec)
-    shared = [arch for arch in own if arch in owners]
-    if shared or (owners and (None in own or None in owners)):
-        other = owners[shared[0]] if shared else next(iter(owners.values()))
-        what = f" for {shared[0]}" if shared and shared[0] else ""
-        raise SpecError(
-            f"kernel {spec.name!r} is declared in two files{what}.",
-            location=spec.where("name"),
-            hint=f"The other is at {other.where('name')}. Two files may declare one kernel "
-            "for different architectures.",
-        )
-
-
 def _read_file(document: Document, base_dir: str) -> list[Spec]:
     at = Place(document.place, base_dir=base_dir)
     if isinstance(document.data, dict) and "schema" in document.data:  # first: others depend on it
         FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
     fields: dict[str, Any] = FILE.read(document.data, at)
+    defaults = dict(fields.get("defaults", {}))
+    places = {name: at.child("defaults").child(name) for name in defaults}
+    if "targets" in fields:
+        defaults["targets"], places["targets"] = fields["targets"], at.child("targets")
     models = _models(fields.get("models", {}), at.child("models"))
-    file = _spec_file(fields, at, models, base_dir)
+    file = SpecFile(base_dir, defaults, places, models)
     if not ("kernels" in fields or "programs" in fields):
         raise at.error(
             "field 'kernels' is missing.", next(f.doc for f in FILE_FIELDS if f.name == "kernels")
@@ -149,37 +138,15 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     return specs
 
 
-def _spec_file(
-    fields: Mapping[str, Any], at: Place, models: dict[str, Target], base_dir: str
-) -> SpecFile:
-    defaults = dict(fields.get("defaults", {}))
-    places = {name: at.child("defaults").child(name) for name in defaults}
-    if "targets" in fields:
-        if "targets" in defaults:
-            raise (
-                at.child("defaults")
-                .key("targets")
-                .error("targets are given at the top of the file as well.", "Give them once.")
-            )
-        defaults["targets"] = fields["targets"]
-        places["targets"] = at.child("targets")
-    return SpecFile(base_dir, defaults, places, models)
-
-
 def _models(
     declared: Mapping[str, Mapping[str, str | int | float]], at: Place
 ) -> dict[str, Target]:
     models: dict[str, Target] = {}
     for name, fields in declared.items():
-        place = at.child(name)
         figures = {key: value for key, value in fields.items() if key not in ("arch", "like")}
-        arch, like = (str(fields[key]) if key in fields else None for key in ("arch", "like"))
-        if arch is not None:
-            check_arch(arch, location=place.child("arch").location)
-        if like is not None:
-            resolve_target(like, models, location=place.child("like").location)
-        with place.blamed():
-            models[name] = make_model(name, figures, arch=arch, like=like, known=models)
+        base = {key: str(fields[key]) for key in ("arch", "like") if key in fields}
+        with at.child(name).blamed():
+            models[name] = make_model(name, figures, **base, known=models)
     return models
 
 
@@ -199,20 +166,17 @@ def _check_batch_names(specs: Sequence[Spec]) -> None:
             )
 
 
-def _with_project(specs: Iterable[Spec]) -> list[Spec]:
+def _with_project(specs: Sequence[Spec]) -> list[Spec]:
     """Add the environment variables that projects declare to their specs.
 
     Raises:
         SpecError: a project lists something other than names of variables.
     """
-    declared: dict[str, tuple[str, ...]] = {}
-    result = []
-    for spec in specs:
-        if spec.base_dir not in declared:
-            declared[spec.base_dir] = project_env(spec.base_dir)
-        names = declared[spec.base_dir]
-        result.append(replace(spec, env=(*spec.env, *names)) if names else spec)
-    return result
+    declared = {folder: project_env(folder) for folder in {spec.base_dir for spec in specs}}
+    return [
+        replace(spec, env=(*spec.env, *names)) if (names := declared[spec.base_dir]) else spec
+        for spec in specs
+    ]
 
 
 def project_env(folder: str) -> tuple[str, ...]:
@@ -224,7 +188,9 @@ def project_env(folder: str) -> tuple[str, ...]:
     project = project_table(folder)
     if project is None or _PROJECT_KEY not in project.values:
         return ()
-    return VARIABLES_KIND.read(project.values[_PROJECT_KEY], project.at.child(_PROJECT_KEY))
+    value, at = project.values[_PROJECT_KEY], project.at.child(_PROJECT_KEY)
+    names: tuple[str, ...] = VARIABLES_KIND.read(value, at)
+    return names
 
 
 class SpecFile(Struct, frozen=True):
@@ -257,14 +223,15 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
     for known in KERNEL_FIELDS:
         if known.required and known.name not in values:
             raise at.error(f"field {known.name!r} is missing.", known.doc)
-    _check_names(values["args"], values.get("static", {}), places)
+    for name in values.get("static", {}):
+        if isinstance(values["args"], dict) and name in values["args"]:
+            message = f"argument {name!r} is given under 'args' as well."
+            raise places["static"].key(name).error(message, "Give it once.")
     for index, name in enumerate(values.get("targets", ())):
         where = places["targets"].child(index).location
         resolve_target(name, file.models, location=where)
     if "matrix" in values:
         values.update(_points(values["matrix"], places["matrix"], file))
-    if "files" in values:
-        values["files"] = _data_files(values["files"], places["files"], file.base_dir)
     if "tune" in values:
         values["tune"] = _tune(values["tune"], _given_values(values), places["tune"])
     return Spec(  # the kinds have checked the types of all fields
@@ -276,34 +243,17 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
     )
 
 
-def _check_names(
-    args: Collection[Value], static: Mapping[str, Value], places: Mapping[str, Place]
-) -> None:
-    for name in static:
-        if isinstance(args, dict) and name in args:
-            message = f"argument {name!r} is given under 'args' as well."
-            raise places["static"].key(name).error(message, "Give it once.")
-
-
-def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
-    table = matrix.table
-    if table is None:
-        return {"matrix": matrix.axes}
+def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, object]:
+    if FILE_KEY not in axes:
+        return {"matrix": axes}
+    table = axes[FILE_KEY]
+    axes = {name: values for name, values in axes.items() if name != FILE_KEY}
     at = at.child(FILE_KEY)
     rows = read_rows(table, at, file.base_dir, file.documents)
-    for name in matrix.axes:
-        if name in rows[0].values:
+    for name in axes:
+        if name in rows[0]:
             raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
-    path = check_data_file(table.path, file.base_dir)
-    return {"matrix": matrix.axes, "rows": rows, "table": path}
-
-
-def _data_files(files: tuple[str, ...], at: Place, base_dir: str) -> tuple[str, ...]:
-    paths = []
-    for index, name in enumerate(files):
-        with at.child(index).blamed():
-            paths.append(check_data_file(name, base_dir))
-    return tuple(paths)
+    return {"matrix": axes, "rows": rows, "table": table["path"]}
 
 
 def kernel_place(at: Place, name: object, otherwise: str) -> Place:
@@ -312,12 +262,105 @@ def kernel_place(at: Place, name: object, otherwise: str) -> Place:
     return at._replace(origin=origin, skip=len(at.path))
 
 
+# ---- files and folders
+
+
+def spec_files(paths: Iterable[str | Path]) -> list[str]:
+    """Return the spec files in these paths, each once, in the given order.
+
+    Raises:
+        SpecError: a path does not exist or is not a spec file, or a folder has none.
+    """
+    files: dict[Path, str] = {}
+    for path in map(Path, paths):
+        for file in _files_in(path) if path.is_dir() else [_checked(path)]:
+            files.setdefault(file.resolve(), str(file))
+    return list(files.values())
+
+
+def _checked(path: Path) -> Path:
+    """Return the path if it is a spec file."""
+    if not path.exists():
+        siblings = [child.name for child in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = nearest(path.name, siblings)
+        hint = f"Did you mean {str(path.parent / near)!r}?" if near else None
+        raise SpecError(f"{path}: there is no such file.", hint=hint)
+    if path.name.endswith(TABLE_SUFFIX):
+        raise SpecError(
+            f"{path}: this is a table of tuned kernels, not a spec file.",
+            hint="Name the specs, which find their tables themselves.",
+        )
+    if path.suffix not in (*_YAML_SUFFIXES, ".py"):
+        raise SpecError(f"{path}: not a spec file.", hint="Specs are *.yaml, *.yml or *.py files.")
+    check_regular(str(path))
+    return path
+
+
+def _files_in(folder: Path) -> list[Path]:
+    files = [
+        child
+        for child in sorted(folder.iterdir())
+        if (child.suffix in _YAML_SUFFIXES and not child.name.endswith(TABLE_SUFFIX))
+        or (child.suffix == ".py" and _declares_kernels(child))
+    ]
+    if not files:
+        raise SpecError(
+            f"{folder}: no spec files (*.yaml, *.yml, or *.py that declares kernels) in this "
+            "folder.",
+            hint="Subfolders are not searched. pallasc init writes an example.",
+        )
+    return files
+
+
+def _declares_kernels(file: Path) -> bool:
+    """Return True if a Python file declares kernels when it is imported.
+
+    A file with syntax errors counts if it mentions pallasc, to report its error.
+    """
+    try:
+        content = read_regular(str(file), most_bytes=_MOST_BYTES)
+    except SpecError:
+        return False
+    if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
+        return False
+    try:
+        tree = ast.parse(content)
+        names = set(_declaring_names(tree))
+        return any(
+            isinstance(node, ast.Call) and ast.unparse(node.func) in names
+            for node in _outside_of_functions(tree)
+        )
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True
+
+
+def _declaring_names(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names of the declaring functions in a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "pallasc":
+                    own = alias.asname or "pallasc"
+                    yield from (f"{own}.{name}" for name in _DECLARING)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pallasc":
+            for alias in node.names:
+                if alias.name in _DECLARING:
+                    yield alias.asname or alias.name
+
+
+def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run when a module is imported, including decorators of functions."""
+    yield node
+    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        children = node.decorator_list
+    elif isinstance(node, ast.Lambda):
+        children = ()
+    for child in children:
+        yield from _outside_of_functions(child)
+
+
 # ---- tuned kernels
-
-
-def table_of(spec_file: str) -> str:
-    """Return the default name of a spec file's table."""
-    return f"{PurePath(spec_file).stem}{TABLE_SUFFIX}"
 
 
 def _given_values(fields: Mapping[str, Any]) -> dict[str, list[Value]]:
@@ -325,7 +368,7 @@ def _given_values(fields: Mapping[str, Any]) -> dict[str, list[Value]]:
     matrix, rows = fields.get("matrix", {}), fields.get("rows", ())
     given: dict[str, list[Value]] = {}
     for row in rows:
-        for name, value in row.values.items():
+        for name, value in row.items():
             given.setdefault(name, []).append(value)
     given |= {name: list(values) for name, values in matrix.items()}
     for point in fields.get("include", ()):
@@ -355,16 +398,15 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
         if name in given:
             message = f"parameter {name!r} is in the matrix as well."
             raise at.child("over").key(name).error(message, "Give it once.")
-    for key, names, what, known in (
-        ("by", by, "parameter of the matrix", given),
-        ("buckets", buckets, "parameter of 'by'", by),
-        ("pad", pad, "parameter with buckets", buckets),
-        ("default", fields.get("default", ()), "tuned parameter", over),
+    for key, names, known in (
+        ("by", by, given),
+        ("buckets", buckets, by),
+        ("pad", pad, buckets),
+        ("default", fields.get("default", ()), over),
     ):
         for name in names:
             if name not in known:
-                place, hint = at.child(key).key(name), suggestion(name, known)
-                raise place.error(f"{show(name)} is not a {what}.", hint)
+                raise at.child(key).unknown("parameter", name, known)
     for name in buckets:
         for value in given[name]:
             if type(value) is not int or value < 0:
@@ -433,7 +475,7 @@ def declare_program(
     for index, file in enumerate(named):
         where = place.child(index) if "machines" in values else at
         with where.blamed():
-            machine = read_machine(Path(base_dir, check_data_file(file, base_dir)))
+            machine = read_machine(Path(base_dir, file))
             name = Path(file).stem
             if name in models:
                 raise SpecError(f"two machine files are named {name}.", hint="Rename one of them.")
@@ -448,19 +490,16 @@ def declare_program(
 def _check_shardings(own: Programs, values: Mapping[str, Any], at: Place) -> None:
     """Check that donations and shardings name arguments, and shardings axes of the mesh."""
     args, mesh = values["args"], values.get("mesh", {})
-    names = [*args] if isinstance(args, dict) else [*map(str, range(len(args)))]
-    for index, name in enumerate(own.donate):
-        if name not in names:
-            raise at.child("donate").child(index).error(f"there is no argument {name!r} in args.")
-    known = f"Its axes: {', '.join(mesh) or 'none'}."
-    for axis in own.explicit:
-        if axis not in mesh:
-            raise at.child("explicit").error(f"the mesh has no axis {axis!r}.", known)
-    for path, dimensions in own.shardings.items():
-        place = at.child("shardings").child(path)
-        if path.partition(".")[0] not in names:
-            raise place.error(f"there is no argument {path.partition('.')[0]!r} in args.")
-        for axes in dimensions:
-            for axis in (axes,) if isinstance(axes, str) else axes or ():
-                if axis not in mesh:
-                    raise place.error(f"the mesh has no axis {axis!r}.", known)
+    known = [*args] if isinstance(args, dict) else [*map(str, range(len(args)))]
+    sharded = [("shardings", path.partition(".")[0]) for path in own.shardings]
+    for key, name in [*(("donate", name) for name in own.donate), *sharded]:
+        if name not in known:
+            raise at.child(key).unknown("argument", name, known)
+    dividing = [axes for dimensions in own.shardings.values() for axes in dimensions if axes]
+    names = [name for axes in dividing for name in ((axes,) if isinstance(axes, str) else axes)]
+    for key, name in [
+        *(("explicit", name) for name in own.explicit),
+        *(("shardings", name) for name in names),
+    ]:
+        if name not in mesh:
+            raise at.child(key).unknown("axis name", name, mesh)

@@ -201,7 +201,7 @@ import pallasc
     args={"x": "f32[{tiles.rows}, {n}]"},
     static={"mode": pallasc.Ref("json:{mode}"), "tiles": "{tiles}"},
     matrix={
-        "$file": {"path": "tuned/rows.json", "where": {"use": True}, "select": ["n"]},
+        "$file": {"path": "tuned/rows.json", "rows": "used", "select": ["n"]},
         "tiles": [{"$name": "small", "rows": 8}],
         "mode": ("dumps", "loads"),
     },
@@ -215,14 +215,14 @@ def scale(x, *, mode, tiles):
 def test_a_table_of_a_python_spec_is_read_again_when_it_changes(project: Any) -> None:
     path = project.write("spec.py", TABLE_SPEC)
     (path.parent / "tuned").mkdir()
-    table = project.write("tuned/rows.json", '[{"n": 128, "use": true}, {"n": 1, "use": false}]')
+    table = project.write("tuned/rows.json", '{"used": [{"n": 128}], "unused": [{"n": 1}]}')
 
     def ids() -> list[str]:
         specs = SpecReader(store=project.store).specs([str(path)])
         return [variant.id for variant in expand(specs) if dict(variant.params)["mode"] == "dumps"]
 
     assert ids() == ["scale[n=128,tiles=small,mode=dumps]@h100-sxm"]
-    table.write_text('[{"n": 256, "use": true}]')
+    table.write_text('{"used": [{"n": 256}]}')
     assert ids() == ["scale[n=256,tiles=small,mode=dumps]@h100-sxm"]
     table.write_text("[")
     with pytest.raises(SpecError, match=r"rows\.json:1:\d: not JSON"):

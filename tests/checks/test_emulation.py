@@ -59,7 +59,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Project:
     kernels += [
         {
             "name": "softmax",
-            "entry": "pallasc.specs.library.softmax:softmax",
+            "entry": "pallasc.specs.library.rows:softmax",
             "reference": "kernels.py:softmax_reference",
             "args": {"x": "f32[{m}, 512]"},
             "matrix": {"m": [8]},

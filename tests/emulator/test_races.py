@@ -30,8 +30,8 @@ QUANTIZED = ("bf16[128, 256]", "i8[256, 128]", "f32[128]")
 KERNELS: dict[str, tuple[str, tuple[str, ...], str, dict[str, int]]] = {
     "hopper": (f"{LIBRARY}.hopper_matmul:matmul", PRODUCT, "sm_90a", STEPS),
     "blackwell": (f"{LIBRARY}.blackwell_matmul:matmul", PRODUCT, "sm_100a", STEPS),
-    "dequant": (f"{LIBRARY}.dequant_matmul:dequant_matmul", QUANTIZED, "sm_90a", STEPS),
-    "softmax": (f"{LIBRARY}.softmax:softmax", ("f32[4, 1024]",), "sm_90a", {"rows_per_block": 4}),
+    "dequant": (f"{LIBRARY}.hopper_matmul:dequant_matmul", QUANTIZED, "sm_90a", STEPS),
+    "softmax": (f"{LIBRARY}.rows:softmax", ("f32[4, 1024]",), "sm_90a", {"rows_per_block": 4}),
 }
 Compiled = dict[str, Artifact]
 

@@ -119,16 +119,17 @@ HEAD = "from pallasc.specs.loading.decorator import Ref, declare, kernel\n"
         (
             'import numpy\n@kernel(args={}, static={"s": numpy.float32(2)})\ndef f(x): ...\n',
             "s.py:3: f.static.s: a float32 object is not plain data.\n"
-            "  Convert it with float(…), int(…), or .tolist().",
+            '  Write an array as text, like "f32[4096]"; convert other values with .tolist().',
         ),
         (
             'import numpy\n@kernel(args={"x": numpy.zeros(8)})\ndef f(x): ...\n',
             "s.py:3: f.args.x: a ndarray object is not plain data.\n"
-            '  Write an array as text, like "f32[4096]".',
+            '  Write an array as text, like "f32[4096]"; convert other values with .tolist().',
         ),
         (
             '@kernel(args={}, matrix={"m": {1, 2}})\ndef f(x): ...\n',
-            "s.py:2: f.matrix.m: a set object is not plain data.\n  Write a list.",
+            "s.py:2: f.matrix.m: a set object is not plain data.\n"
+            '  Write Call("package.module:function", …) or Ref("package.module:attribute").',
         ),
         (
             '@kernel(args={}, targets="sm_90a")\ndef f(x): ...\n',
@@ -144,18 +145,18 @@ HEAD = "from pallasc.specs.loading.decorator import Ref, declare, kernel\n"
         ),
         (
             "def outer():\n    @kernel(args={})\n    def f(x): ...\nouter()\n",
-            "s.py:3: the function outer.<locals>.f (s.py:3) has no name that a worker process can "
+            "s.py:3: a function object outer.<locals>.f has no name that a worker process can "
             "import it by.\n  Define it with def at the top level of a file.",
         ),
         (
             "class C:\n    def m(self, x): ...\nkernel(args={}, reference=C().m)(C)\n",
-            "s.py:4: C.reference: the function C.m (s.py:3) has no name that a worker process can "
+            "s.py:4: C.reference: a method object C.m has no name that a worker process can "
             "import it by.\n  Define it with def at the top level of a file.",
         ),
         (
             "import functools\ndef f(x): ...\n@functools.wraps(f)\ndef g(x): ...\n"
             "kernel(args={}, reference=g)(f)\n",
-            "s.py:6: f.reference: a wrapper of the function f (s.py:3) has no name that a worker "
+            "s.py:6: f.reference: a function object f has no name that a worker "
             "process can import it by.\n  Define it with def at the top level of a file.",
         ),
         (

@@ -77,14 +77,14 @@ def test_the_order_of_kernels_and_keys_changes_no_request() -> None:
 def test_a_check_takes_other_values_of_parameters_and_no_budget() -> None:
     body = (
         'matrix: {m: [4096, 8192], k: [2]}\ntolerance: {rtol: "{m}"}\nbudget: {registers: 8}\n'
-        "check: {m: 16, $seed: 7, $tolerance: {atol: 0.5}}"
+        "check: {m: 16, $seed: 7}"
     )
     found = expand(parse_yaml(HEAD + kernel(body, args='{x: "f32[{m}, {k}]"}')))
     small = [variant.for_check() for variant in found]
     assert [variant.id for variant in small] == ["k[m=16,k=2]@h100-sxm"] * 2
     assert asdict(small[0]) == asdict(small[1])
     assert str(small[0].args["x"]) == "f32[16, 2]"  # type: ignore[call-overload]
-    assert (small[0].tolerance, small[0].budget.registers) == (Tolerance(atol=0.5), None)
+    assert (small[0].tolerance, small[0].budget.registers) == (Tolerance(rtol=16), None)
     assert small[0].for_check() is small[0]
 
 

@@ -125,7 +125,7 @@ def test_values_may_hold_arrays_and_braces_and_must_give_an_id_that_can_be_chose
     assert [v.request()["args"] for v in found] == [{"cache": None}, {"cache": own}]
     found = expanded(static={"a": "{v.text}"}, matrix={"v": [{"text": "{not a template"}]})
     assert found[0].static == {"a": "{not a template"}
-    with pytest.raises(SpecError, match="has 3014 characters; an id has at most 2000"):
+    with pytest.raises(SpecError, match="has 3014 characters; an id has at most 900"):
         expanded(static={"a": "{a}"}, matrix={"a": ["x" * 3000]})
 
 

@@ -75,8 +75,7 @@ def test_arithmetic_is_that_of_python(a: int, b: int, c: int) -> None:
         ("{tiles.mm}", "{tiles.mm}: tiles has no field 'mm'.\n  Did you mean 'm'?"),
         ("{tiles.inner.x}", "{tiles.inner.x}: tiles.inner has no field 'x'.\n  It has: n, text."),
         ("{m.real}", "{m.real}: m is 96, which has no fields."),
-        ("a{tiles}", "{tiles} is a mapping, which cannot be part of text."
-         "\n  Take a field of it: {tiles.m}."),
+        ("a{tiles}", "{tiles} is a mapping, which cannot be part of text."),
         ("{tiles * 2}", "{tiles * 2} needs whole numbers, and tiles is a mapping."
          "\n  Arithmetic in braces is over whole numbers only."),
         ("{tiles.list + 1}", "{tiles.list + 1} needs whole numbers, and tiles.list is a list."),

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
+from pallasc.specs.loading import matrix
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, parse_yaml
 from pallasc.specs.loading.yaml_text import MOST_BYTES, MOST_VALUES, parse_document, read_document
@@ -26,15 +27,14 @@ from pallasc.specs.spelling import nearest
         ("a: 1e3", {"a": 1000.0}), ("a: 1.0e-2", {"a": 0.01}), ("a: .5", {"a": 0.5}),
         ("a: -0x10", {"a": "-0x10"}), ("a: 0x10", {"a": 16}), ("a: 0o17", {"a": 15}),
         ("a: -3", {"a": -3}), ("a: False", {"a": False}), ("a: ~", {"a": None}),
-        ("a:", {"a": None}), ("a: 'no'", {"a": "no"}), ("a: !!str 1", {"a": "1"}),
+        ("a:", {"a": None}), ("a: 'no'", {"a": "no"}),
         ("a: y", {"a": "y"}), ("n: [1]", {"n": [1]}), ("a: json:dumps", {"a": "json:dumps"}),
         ("a: 1.2.3", {"a": "1.2.3"}), ("a: bf16[{m}, 4]", {"a": "bf16[{m}, 4]"}),
-        ("a: &x {b: 1}\nc: {<<: [*x, {b: 2, e: 3}]}", {"a": {"b": 1}, "c": {"b": 1, "e": 3}}),
-        ("a: &x {b: 1, d: 2}\nc: {<<: *x, d: 3}", {"a": {"b": 1, "d": 2}, "c": {"b": 1, "d": 3}}),
-        ("\ufeffa: 1", {"a": 1}), (r'{"a": "\ud83d\ude00"}', {"a": "\U0001f600"}),
+        ("a: &x {b: 1}\nc: [*x, *x]", {"a": {"b": 1}, "c": [{"b": 1}, {"b": 1}]}),
+        ("\ufeffa: 1", {"a": 1}), (r'{"a": "\U0001f600"}', {"a": "\U0001f600"}),
         ("a: 1" + "_" * 100_000 + "x", {"a": "1" + "_" * 100_000 + "x"}),
     ],
-    ids=range(22),
+    ids=range(20),
 )  # fmt: skip
 def test_plain_scalars_follow_yaml_1_2(text: str, data: Any) -> None:
     assert repr(parse_document(text, "t").data) == repr(data)
@@ -48,7 +48,10 @@ def test_words_that_yaml_versions_read_differently_are_refused(word: str) -> Non
 
 
 @pytest.mark.parametrize("text", [r'a: "a\uD800b"', r'"\uDE00\uD83D": 1'])
-def test_half_of_a_character_is_refused(text: str) -> None:
+def test_half_of_a_character_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SpecError, match="found invalid Unicode character escape code"):
+        parse_document(text, "t.yaml")
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
     with pytest.raises(SpecError, match="a lone surrogate, which is only half of a character"):
         parse_document(text, "t.yaml")
 
@@ -70,10 +73,13 @@ def test_every_value_and_key_has_its_place() -> None:
         ("a: !!python/name:os.system", "t:1:4: the tag !!python/name:os.system is not allowed."),
         ("? [1]\n: 2", "t:1:3: a key must be text."),
         ("a: *x", "t:1:4: not YAML: found undefined alias 'x'."),
-        ("<<: 1", "t:1:5: '<<' takes a mapping."),
+        ("a: !!str 1", "t:1:4: the tag !!str is not allowed."),
         ("a: &x [*x]", "t:1:8: an alias refers to a value that contains it."),
         ("a: 1\n---\nb: 2", "t:2:1: a file must be one document; a second one begins here."),
-        ("a: \x01", "t:1: not YAML: character 0x1 is not allowed."),
+        (
+            "a: \x01",
+            "t: not YAML: unacceptable character #x0001: control characters are not allowed",
+        ),
     ],
 )
 def test_what_is_not_plain_data_is_refused(text: str, message: str) -> None:
@@ -172,15 +178,10 @@ def test_a_number_has_at_most_a_hundred_characters(number: str) -> None:
     ("body", "message"),
     [
         ('args: {x: "f32[' + "1," * 400_000 + '1]"}', r"an array has at most 1000 characters"),
-        ('args: {}\n    static: {s: "' + "{{" * 400_000 + '"}', r"at most 10000 characters"),
-        (
-            'args: {}\n    static: {s: "' + "{a}" * 2000 + '"}\n    matrix: {a: [abcdefgh]}',
-            r"gives more than 10000 characters",
-        ),
         ('args: {}\n    static: {s: "{' + "a+" * 1000 + 'a}"}', r"is not an expression"),
         ("args: {}\n    " + "x" * 1000 + ": 1", r"unknown field 'x{76}…'"),
     ],
-    ids=["array", "braces", "filled", "expression", "key"],
+    ids=["array", "expression", "key"],
 )
 def test_long_text_is_refused_with_a_short_message(body: str, message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
@@ -227,7 +228,7 @@ except SpecError as error:
         (
             f"{ONE}    matrix: {{{', '.join(f'p{n}: [{many(10)}]' for n in range(9))}, a: [1], "
             "s: [1]}\n    exclude: [{p1: 1}]",
-            "k: 1000000000 variants exceed the limit of 100000.",
+            "k: with the earlier specs, 1000000000 variants exceed the limit of 100000.",
         ),
         (
             f"{ONE}    matrix: {{a: [{many(5_000)}], s: [1, 2, 3]}}\n"
@@ -248,23 +249,15 @@ def test_specs_expand_within_a_gigabyte_or_are_refused(
 
 
 def test_all_points_and_targets_of_all_kernels_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    specs = parse_yaml(f"{ONE}    matrix: {{a: [{many(30)}], s: [1]}}")
-    monkeypatch.setenv("PALLASC_MAX_VARIANTS", "29")
-    with pytest.raises(SpecError) as caught:
-        expand(specs)
-    assert str(caught.value) == (
-        "<text>:8:13: k: 30 variants exceed the limit of 29."
-        "\n  Make the matrix smaller, or allow more: PALLASC_MAX_VARIANTS=30."
-    )
-    monkeypatch.setenv("PALLASC_MAX_VARIANTS", "30")
-    assert len(expand(specs)) == 30
-    for wrong in ("0", "many", "²", "9" * 10):
-        monkeypatch.setenv("PALLASC_MAX_VARIANTS", wrong)
-        with pytest.raises(SpecError, match=f"must be a whole number .*, got '{wrong}'"):
-            expand(specs)
-    monkeypatch.setenv("PALLASC_MAX_VARIANTS", "11")
+    monkeypatch.setattr(matrix, "MOST_VARIANTS", 12)
     kernel = ONE.partition("kernels:\n")[2].replace("name: k", "name: other")
     text = f"{ONE}    matrix: {{a: [1, 2, 3], s: [1]}}\n    targets: [sm_90a, b200]\n{kernel}"
     rows = "    matrix: {a: [1, 2], s: [1, 2]}\n    include: [{a: 7, s: 7}, {a: 8, s: 8}]\n"
-    with pytest.raises(SpecError, match="other: 6 variants, with the 6 of earlier specs, exceed"):
+    assert len(expand(parse_yaml(text + rows))) == 12
+    monkeypatch.setattr(matrix, "MOST_VARIANTS", 11)
+    with pytest.raises(SpecError) as caught:
         expand(parse_yaml(text + rows))
+    assert str(caught.value) == (
+        "<text>:14:13: other: with the earlier specs, 12 variants exceed the limit of 11."
+        "\n  Make the matrix smaller."
+    )

@@ -92,9 +92,12 @@ def _assert_told(done: Any, code: int, *messages: str) -> None:
 
 SPECS = {
     "machines: [one.json]\n": ("", "field 'machines' is missing"),
-    'args: {x: "f32[8]"}': ('args: {x: "f32[8]"}, donate: [y]', "there is no argument 'y'"),
-    'x: "f32[8]"}': ('x: "f32[8]"}, shardings: {x: [data]}', "the mesh has no axis 'data'"),
-    'args: {x: "f32': ('mesh: {data: 2}, explicit: [row], args: {x: "f32', "no axis 'row'"),
+    'args: {x: "f32[8]"}': ('args: {x: "f32[8]"}, donate: [y]', "unknown argument 'y'"),
+    'x: "f32[8]"}': ('x: "f32[8]"}, shardings: {x: [data]}', "unknown axis name 'data'"),
+    'args: {x: "f32': (
+        'mesh: {data: 2}, explicit: [row], args: {x: "f32',
+        "unknown axis name 'row'",
+    ),
     "one.json": ("two.json", "two.json"),
     "name: program": ("nam: program", "nam"),
 }

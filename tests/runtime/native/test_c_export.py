@@ -240,7 +240,7 @@ def test_an_export_is_reproducible_and_replaced_and_other_work_is_not(
     assert run(bundle, "-o", folder) == (
         2,
         "",
-        f"error: {folder}: notes.txt is not from an export.\n"
+        f"error: {folder} holds files that pallasc did not write, or that were changed since.\n"
         "  Remove it, or give another folder.\n",
     )
     assert _content(folder) == before
