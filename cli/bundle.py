@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from pallasc.cli import bundle_verify
 from pallasc.cli.arguments import options
@@ -163,7 +164,7 @@ def _created_json(made: BundleResult) -> dict[str, object]:
             }
             for bundle in made.bundles
         ],
-        "provenance": [asdict(origin) for origin in made.provenance],
+        "provenance": to_builtins(made.provenance),
     }
 
 
@@ -372,7 +373,7 @@ def show_command(file: Path, name: str | None, as_json: bool) -> int:
     with open_bundle(file) as bundle:
         entry = None if name is None else find_entry(bundle, name)
         data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
-        origins = [asdict(origin) for origin in bundle.provenance]
+        origins = to_builtins(bundle.provenance)
         lines = _bundle_text(data) if entry is None else _variant_text(bundle, entry)
         data = {"file": str(file), "provenance": origins, **data}
         print_result(data, chain(lines, _origins(bundle.provenance)), as_json=as_json)

@@ -51,7 +51,6 @@ COMMANDS = (
 """All commands, in the order of the help."""
 
 _PLACES = {
-    "tune": "tune.group:command",
     "targets": "list:targets_command",
     "machine": "warm:machine_command",
 }

@@ -8,21 +8,14 @@ value that names its bucket: a power of two (`pow2`), or one of the edges listed
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from msgspec import Struct, convert
+from msgspec.structs import asdict
+
 from pallasc.errors import Location
-from pallasc.specs.canonical import (
-    Natural,
-    Number,
-    Scalar,
-    as_object,
-    canonical_text,
-    plain,
-    read,
-    read_known,
-)
+from pallasc.specs.canonical import Natural, Number, Scalar, canonical_text, plain
 from pallasc.specs.gpus import MODELS, device_names
 from pallasc.specs.templates import Value
 
@@ -38,11 +31,8 @@ Rounding = Literal["up", "down"]
 How = Literal["row", "bucket", "default"]
 """The way a variant was chosen: by the row of its key, by the row of its bucket, or by default."""
 
-_LARGEST = 2**63 - 1
 
-
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Measurements of a variant.
 
     Attributes:
@@ -63,10 +53,9 @@ class Measured:
     clock_mhz: Natural | None = None
     date: str = ""
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return the known figures."""
-        known = {own.name: (getattr(self, own.name), own.default) for own in fields(self)}
-        return {name: value for name, (value, unknown) in known.items() if value != unknown}
+        return {name: value for name, value in asdict(self).items() if value or name == "us"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +143,10 @@ class Tuning:
         """Return the key of a point's bucket, None if a value is beyond the last edge."""
         return bucket_key(self.key_of(params), self.by, self.buckets, self.rounding)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return the form used in a bundle's entry, without default values."""
-        given: dict[str, object] = {
-            "buckets": {k: own if own == POW2 else list(own) for k, own in self.buckets.items()},
+        given: dict[str, Any] = {
+            "buckets": dict(self.buckets),
             "default": self.is_default,
             "pad": {name: dict(own) for name, own in self.pad.items()},
             "rank": self.rank,
@@ -176,16 +165,19 @@ class Tuning:
             params: the variant's parameters.
 
         Raises:
-            LookupError, TypeError, ValueError: the data is malformed.
+            ValueError: the data is malformed.
         """
-        own: _TuneJson = read_known(_TuneJson, value)
+        own = convert(value, _TuneJson)
         if missing := [name for name in (*own.by, *own.over) if name not in params]:
             raise ValueError(f"it has no parameter {missing[0]}")
+        for edges in own.buckets.values():
+            if edges != POW2 and (not edges or list(edges) != sorted(set(edges))):
+                raise ValueError(f"{str(edges)[:80]} are not ascending edges")
         use = {name: params[name] for name in own.over}
         return cls(
             by=own.by,
             over=own.over,
-            buckets={name: buckets_from(edges) for name, edges in own.buckets.items()},
+            buckets=own.buckets,
             rounding=own.round,
             pad=own.pad,
             is_default=own.default,
@@ -194,22 +186,20 @@ class Tuning:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _TuneJson:
+class _TuneJson(Struct, frozen=True):
     """The form of `Tuning` in a bundle's entry."""
 
     by: tuple[str, ...]
     over: tuple[str, ...]
-    buckets: Mapping[str, Any] = field(default_factory=dict)
-    pad: Mapping[str, Mapping[str, Natural]] = field(default_factory=dict)
+    buckets: Mapping[str, Buckets] = {}
+    pad: Mapping[str, Mapping[str, Natural]] = {}
     round: Rounding = "up"
     default: bool = False
-    rows: tuple[Any, ...] = ()
+    rows: tuple[dict[str, Any], ...] = ()
     rank: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _RowJson:
+class _RowJson(Struct, frozen=True):
     """The form of a row there, without its figures."""
 
     gpu: str
@@ -331,22 +321,6 @@ def bucket(value: int, buckets: Buckets, rounding: Rounding) -> int | None:
     return buckets[place - 1] if place else None
 
 
-def buckets_from(value: object) -> Buckets:
-    """Parse buckets from JSON.
-
-    Raises:
-        TypeError, ValueError: the data is malformed.
-    """
-    if value == POW2:
-        return "pow2"
-    edges: tuple[int, ...] = read(tuple[int, ...], value)
-    if not edges or any(a >= b for a, b in pairwise(edges)):
-        raise ValueError(f"{str(edges)[:80]} are not ascending edges")
-    if not -_LARGEST <= edges[0] <= edges[-1] <= _LARGEST:
-        raise ValueError(f"{str(edges)[:80]} are beyond 64 bits")
-    return edges
-
-
 def key_text(by: Sequence[str], key: Sequence[Scalar]) -> str:
     """Return a key for messages: `m=1024, dtype=bf16`."""
     return ", ".join(f"{name}={plain(value)}" for name, value in zip(by, key, strict=True))
@@ -390,11 +364,11 @@ def _row_json(row: Row) -> dict[str, object]:
     }
 
 
-def _row_from(value: object, length: int, use: dict[str, Scalar]) -> Row:
-    own: _RowJson = read_known(_RowJson, value)
+def _row_from(value: Mapping[str, Any], length: int, use: dict[str, Scalar]) -> Row:
+    own = convert(value, _RowJson)
     if len(own.key) != length:
         raise ValueError(f"the key of a row has {len(own.key)} values, not {length}")
-    measured = read_known(Measured, value) if "us" in as_object(value) else None
+    measured = convert(value, Measured) if "us" in value else None
     return Row(own.gpu, own.key, use, None, own.source, measured)
 
 

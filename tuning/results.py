@@ -45,7 +45,7 @@ import msgspec
 from msgspec import Struct
 
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import canonical_json, fault, plain
+from pallasc.specs.canonical import canonical_json, plain
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Measured
 from pallasc.specs.user_files import read_regular
@@ -330,8 +330,9 @@ def parse_results(data: bytes, shown: str) -> Results:
                 results = Results(shown, _first(line, shown))
             results.add(_record(line))
         except (LookupError, ValueError, msgspec.MsgspecError) as error:
+            what = f"{error} is missing" if isinstance(error, LookupError) else error
             raise CorruptError(
-                f"{fault(error)}.",
+                f"{what}.",
                 location=Location(shown, number),
                 hint="Restore the file, or remove this line and those after it, and measure again.",
             ) from error

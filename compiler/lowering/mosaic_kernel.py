@@ -29,8 +29,10 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.serialized import message_type
 from pallasc.errors import CompileError

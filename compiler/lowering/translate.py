@@ -9,8 +9,10 @@ start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
+
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.allocations import (
     Places,

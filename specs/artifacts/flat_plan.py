@@ -70,15 +70,6 @@ _STEP_FIELDS = "target", "source", "width", "target_offset", "source_offset", "s
 _POINTER, _VALUE, _ZEROS = 0, 1, 2
 _INPUT, _RESULT, _UPDATED = 1, 2, 4
 
-_MOST_PARAMETER_BYTES = 32764
-_MOST_PARAMETERS = 4095
-_MOST_ARRAYS = 4096
-_MOST_KERNELS = 4096
-_MOST_BLOBS = 4096
-_MOST_RANK = 64
-_MOST_VALUE_BYTES = 64 << 20
-_MOST_SIZE = 1 << 62
-
 
 def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
     """Return an artifact as a flat plan.
@@ -144,23 +135,15 @@ class _Writer:
         self._add_facts()
         for number, buffer in enumerate(plan.buffers):
             self._add_buffer(number, buffer)
-        sizes = [buffer.size for buffer in plan.buffers if buffer.role == "temporary"]
-        _limit(sum(sizes) + 256 * len(sizes), _MOST_SIZE, "bytes of temporaries")
         self._add_arrays(Signature.of(plan))
         for step in plan.steps:
             self._add_step(step)
-        passed = [parameter for launch in plan.launches for parameter in launch.parameters]
-        _limit(len(self._kernels), _MOST_KERNELS, "kernels")
-        _limit(len(self._blobs), _MOST_BLOBS, "cubins and constants")
-        by_value = sum(parameter.size for parameter in passed if isinstance(parameter, Bytes))
-        _limit(by_value, _MOST_VALUE_BYTES, "bytes of parameters that are passed by value")
         return self._block()
 
     def _block(self) -> bytes:
         header_bytes = _HEAD.size + _TABLE.size * len(_ROWS)
         heads, content = bytearray(), bytearray()
-        for name, table in self._tables.items():
-            _limit(len(table), _NONE, f"entries of {name}")
+        for table in self._tables.values():
             content += bytes(-(header_bytes + len(content)) % _ALIGNMENT)
             heads += _TABLE.pack(header_bytes + len(content), len(table), table.row.size)
             content += table.data
@@ -200,7 +183,6 @@ class _Writer:
         )
 
     def _add_buffer(self, number: int, buffer: Buffer) -> None:
-        _limit(buffer.size, _MOST_SIZE)
         blob = _NONE
         if buffer.digest is not None:
             size = self._artifact.blob_bytes(buffer.digest)
@@ -226,7 +208,6 @@ class _Writer:
         return self._blobs[digest]
 
     def _add_arrays(self, signature: Signature) -> None:
-        _limit(len(signature.passed), _MOST_ARRAYS, "arrays")
         if len(set(signature.buffers)) != len(signature.buffers):
             raise CorruptError("two of its arrays share a buffer")
         for number, binding in enumerate(signature.inputs):
@@ -239,7 +220,6 @@ class _Writer:
             self._add_array("outputs", binding, place, 0)
 
     def _add_array(self, table: str, binding: Binding, place: int, flags: int) -> None:
-        _limit(len(binding.shape), _MOST_RANK, f"dimensions of {binding.path}")
         dtype = parse_dtype(binding.dtype)
         numbers = self._tables["numbers"]
         first = len(numbers)
@@ -274,7 +254,6 @@ class _Writer:
                 f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of "
                 f"{shape}"
             )
-        _limit(len(launch.parameters), _MOST_PARAMETERS, f"parameters of {launch.kernel}")
         kernel = self._kernel(launch)
         parameters = self._tables["parameters"]
         first = len(parameters)
@@ -299,7 +278,6 @@ class _Writer:
         own = cubin.kernel(launch.kernel)
         sizes = [parameter.size for parameter in own.parameters]
         launch.check_parameters(sizes, "its cubin")
-        _limit(sum(sizes), _MOST_PARAMETER_BYTES, f"bytes of parameters of {launch.kernel}")
         key = (launch.cubin, launch.kernel)
         if key not in self._kernels:
             table = self._tables["sizes"]
@@ -374,8 +352,3 @@ class _Writer:
 
 def _padded(values: Sequence[int], count: int) -> tuple[int, ...]:
     return (*values, *[0] * (count - len(values)))
-
-
-def _limit(number: int, most: int, what: str = "bytes of a buffer") -> None:
-    if number > most:
-        raise UnsupportedError(f"a flat plan holds at most {most} {what}, not {number}.")

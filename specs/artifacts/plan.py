@@ -3,8 +3,8 @@
 A plan is an ordered list of steps over numbered buffers. Offsets and sizes are in bytes. It does
 not depend on JAX or XLA.
 
-Its JSON form, schema 1, is an object with the fields of `LaunchPlan`. Nested data classes are
-objects with their fields; steps and parameters also have a `kind`. Some fields are omitted:
+Its JSON form, schema 1, is an object with the fields of `LaunchPlan`. Nested records are objects
+with their fields; steps and parameters also have a `kind`. Some fields are omitted:
 
 * `mesh`, if the plan runs on a single device
 * `peer_table` of a launch and `peers` of a tensor map, if they are None; these fields, and
@@ -23,12 +23,16 @@ channels and 1024 pixels.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from functools import cache
+from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+
+from msgspec import Struct, convert
+from msgspec.structs import asdict, fields
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
-from pallasc.specs.canonical import Positive, fault, read_known
+from pallasc.specs.canonical import Positive, Record
 
 Dim3 = tuple[Positive, Positive, Positive]
 Role = Literal["input", "output", "constant", "temporary"]
@@ -46,8 +50,11 @@ _LEFT_OUT = {"mesh", "parameters", "layout", "size", "peers", "peer_table"}
 """Fields that are omitted if they have their default."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class _Tagged(Record, frozen=True, tag_field="kind", tag=str.lower):
+    """A kind of step or parameter."""
+
+
+class Buffer(Record, frozen=True):
     """One allocation on the device.
 
     `role` determines who provides the buffer: the caller (`input`, `output`), the artifact
@@ -60,8 +67,7 @@ class Buffer:
     digest: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Record, frozen=True):
     """An array of the function's signature: its path in the pytree, and its buffer.
 
     The array is `dtype[shape]`, row-major unless `layout` lists its dimensions from minor to major;
@@ -113,8 +119,7 @@ class StepMemory(Protocol):
         """Write bytes into a buffer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(_Tagged, frozen=True):
     """Set `size` bytes of a buffer to copies of a `width`-byte little-endian `value`."""
 
     buffer: int
@@ -162,8 +167,7 @@ class Fill:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(_Tagged, frozen=True):
     """Copy `size` bytes between buffers on the device."""
 
     source: int
@@ -212,8 +216,7 @@ class Im2col(TypedDict):
     pixels_per_column: int
 
 
-@dataclass(frozen=True, slots=True)
-class TensorMap:
+class TensorMap(Record, frozen=True):
     """The arguments of `cuTensorMapEncodeTiled` or `…Im2col`, without the address.
 
     Dimensions are minor first, as the driver expects; `strides` are in bytes and omit the minor
@@ -238,8 +241,7 @@ class TensorMap:
     peers: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(_Tagged, frozen=True):
     """A kernel parameter: the 8-byte address `buffer + offset` of an array.
 
     `size` is the array's size in bytes, or 0 if the array extends to the end of the buffer.
@@ -250,8 +252,7 @@ class Pointer:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Bytes:
+class Bytes(_Tagged, frozen=True):
     """A kernel parameter passed by value: `size` bytes, `data` overlaid with `tensor_maps`.
 
     `data` is hexadecimal, or empty if the maps (offset, map; 128 bytes each) fill the parameter.
@@ -262,13 +263,11 @@ class Bytes:
     tensor_maps: tuple[tuple[int, TensorMap], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
+class Peers(_Tagged, frozen=True):
     """A kernel parameter: the 8-byte device address of the launch's table of peers."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTable:
+class PeerTable(Record, frozen=True):
     """The table through which a kernel on several devices finds the memory of its peers.
 
     The launcher writes the table, an array of 64-bit words. Ranks number the devices of the mesh in
@@ -308,8 +307,7 @@ class PeerTable:
 Parameter = Pointer | Bytes | Peers
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(_Tagged, frozen=True):
     """Launch `kernel` of the cubin with the digest `cubin`.
 
     `grid` is in blocks, even with a cluster; `cluster` None means no cluster attribute; `pdl` sets
@@ -387,13 +385,12 @@ FLAT_VERSION = 1
 """Version of flat plans. For a new kind, increase it here and in `runtime/native/flat_plan.h`."""
 
 
-def kind_of(step: Step) -> str:
-    """Return the name of a step's kind."""
-    return type(step).__name__.lower()
+def kind_of(value: _Tagged) -> str:
+    """Return the kind of a step or parameter."""
+    return type(value).__name__.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
+class LaunchPlan(Struct, frozen=True):
     """Buffers, signature, and steps of a compiled function.
 
     `input_tree` and `output_tree` are pytrees as JSON: a list or object whose leaves are indices
@@ -441,14 +438,16 @@ def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
     return data
 
 
+_fields = cache(fields)
+
+
 def _to_json(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_to_json(item) for item in value]
-    if not is_dataclass(value):
+    if not isinstance(value, Struct):
         return value
-    is_tagged = isinstance(value, Step | Parameter)
-    data: dict[str, Any] = {"kind": type(value).__name__.lower()} if is_tagged else {}
-    for field in fields(value):
+    data: dict[str, Any] = {"kind": kind_of(value)} if isinstance(value, _Tagged) else {}
+    for field in _fields(type(value)):
         item = getattr(value, field.name)
         if item != field.default or field.name not in _LEFT_OUT:
             data[field.name] = _to_json(item)
@@ -462,10 +461,10 @@ def plan_from_json(data: object) -> LaunchPlan:
         CorruptError: a field is missing, unknown, or of the wrong type, or a buffer does not exist.
     """
     try:
-        plan: LaunchPlan = read_known(LaunchPlan, data)
+        plan = convert(data, LaunchPlan)
         check_ranges(plan)
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"the launch plan is damaged: {fault(error)}") from error
+    except ValueError as error:
+        raise CorruptError(f"the launch plan is damaged: {error}") from error
     return plan
 
 
@@ -573,11 +572,9 @@ _Rules = Iterator[tuple[bool, str]]
 
 def broken_rule(m: TensorMap) -> str | None:
     """Return the driver's rule that a tensor map breaks, with the value; None if it breaks none."""
-    for rules in (_modes, _array_rules, _shape_rules):
-        for holds, text in rules(m):
-            if not holds:
-                return text
-    return None
+    shape_rules = _box_rules(m) if m.im2col is None else _window_rules(m, m.im2col)
+    rules = chain(_modes(m), _array_rules(m), shape_rules)
+    return next((text for holds, text in rules if not holds), None)
 
 
 def _modes(m: TensorMap) -> _Rules:
@@ -598,10 +595,6 @@ def _array_rules(m: TensorMap) -> _Rules:
     yield strides, f"byte strides {m.strides} are not all multiples of {step} below 2^40"
     element_strides = len(m.element_strides) == rank and all(1 <= n <= 8 for n in m.element_strides)
     yield element_strides, f"element strides {m.element_strides} are not all in 1 to 8"
-
-
-def _shape_rules(m: TensorMap) -> _Rules:
-    return _box_rules(m) if m.im2col is None else _window_rules(m, m.im2col)
 
 
 def _box_rules(m: TensorMap) -> _Rules:

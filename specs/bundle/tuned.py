@@ -21,19 +21,20 @@ History:
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Literal
+
+from msgspec import convert, structs, to_builtins
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import (
     Natural,
     Number,
+    Record,
     canonical_json,
     canonical_text,
-    fault,
     parse_json,
-    read,
 )
 from pallasc.specs.tuning import (
     Row,
@@ -49,7 +50,7 @@ MOST_VALUES = 4096
 
 _SCHEMA = 1
 _HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
-_NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_Value = int | float | Literal["nan", "inf", "-inf"]
 
 
 def joined(variant: str, copies: Iterable[Tuning | None]) -> Tuning | None:
@@ -145,8 +146,7 @@ def _age(row: Row) -> tuple[str, str]:
 # ---- reference values
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(Record, frozen=True):
     """Some elements of an output.
 
     Attributes:
@@ -155,11 +155,10 @@ class Sampled:
     """
 
     positions: tuple[Natural, ...]
-    values: tuple[Any, ...]
+    values: tuple[_Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Record, frozen=True):
     """Reference values that results are compared with.
 
     Attributes:
@@ -178,11 +177,11 @@ class Reference:
 
 def pack_reference(reference: Reference) -> bytes:
     """Return the bytes of the blob with reference values."""
-    outputs = [
-        {"positions": own.positions, "values": list(map(_json, own.values))}
-        for own in reference.outputs
-    ]
-    return canonical_json({**asdict(reference), "outputs": outputs})
+    data = to_builtins(reference)
+    for own in data["outputs"]:
+        # JSON has no number for these values; their text is str() of them: nan, inf, -inf.
+        own["values"] = [value if math.isfinite(value) else str(value) for value in own["values"]]
+    return canonical_json(data)
 
 
 def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
@@ -196,35 +195,23 @@ def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
         CorruptError: they are damaged, or not for such outputs.
     """
     try:
-        own: Reference = read(Reference, parse_json(data))
+        own = convert(parse_json(data), Reference)
         if own.schema != _SCHEMA:
             raise ValueError(f"schema {own.schema} instead of {_SCHEMA}")
         if len(own.outputs) != len(shapes):
             raise ValueError(f"they are for {len(own.outputs)} outputs, not {len(shapes)}")
-        return replace(own, outputs=tuple(map(_checked, own.outputs, map(math.prod, shapes))))
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"reference values are damaged: {fault(error)}") from error
+        outputs = tuple(map(_checked, own.outputs, map(math.prod, shapes)))
+        return structs.replace(own, outputs=outputs)
+    except ValueError as error:
+        raise CorruptError(f"reference values are damaged: {error}") from error
 
 
 def _checked(own: Sampled, size: int) -> Sampled:
-    positions, values = own.positions, tuple(map(_value, own.values))
-    if len(positions) != len(values) or len(values) > MOST_VALUES:
-        raise ValueError(f"{len(positions)} positions for {len(values)} values")
+    positions, count = own.positions, len(own.values)
+    if len(positions) != count or count > MOST_VALUES:
+        raise ValueError(f"{len(positions)} positions for {count} values")
     if list(positions) != sorted(set(positions)):
         raise ValueError("positions are not ascending")
     if positions and positions[-1] >= size:
         raise ValueError(f"position {positions[-1]} is not in an output of {size} elements")
-    return Sampled(positions, values)
-
-
-def _value(value: object) -> float:
-    if type(value) is int or type(value) is float:
-        return value
-    if isinstance(value, str) and value in _NAMED:
-        return _NAMED[value]
-    raise TypeError(f"{str(value)[:80]} is not the value of an element")
-
-
-def _json(value: float) -> float | str:
-    # JSON has no number for these values; their text is str() of them: nan, inf, -inf.
-    return value if math.isfinite(value) else str(value)
+    return Sampled(positions, tuple(float(v) if isinstance(v, str) else v for v in own.values))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import made
+from msgspec.structs import replace
 
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Im2col, Pointer, TensorMap

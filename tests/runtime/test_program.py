@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import made
 import pytest
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.calls.launch import Program, load_program

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import made
 import pytest
+from msgspec.structs import replace
 
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.device.devices import Device

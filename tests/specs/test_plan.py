@@ -3,10 +3,10 @@
 import copy
 import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.plan import (

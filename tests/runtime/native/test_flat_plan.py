@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import flat
 import made
 import pytest
+from msgspec.structs import replace
 from native_calls import open_found
 from native_plans import PAIR, WINDOW, matrices
 
