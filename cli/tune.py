@@ -6,8 +6,9 @@ import datetime
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -58,36 +59,28 @@ def command() -> None:
     """
 
 
-def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
-    """Parse a percentage into a number from 0 to 1.
+def _percent_option(
+    name: str, text: str, parameter: str, default: float, most: float = 100
+) -> Callable[[F], F]:
+    kind = click.FloatRange(0, most)
+    return options.option(name, "PERCENT", text, parameter=parameter, type=kind, default=default)
 
-    Raises:
-        click.BadParameter: it is not a percentage.
-    """
-    number = text.strip().removesuffix("%")
-    if text == number or not number.replace(".", "", 1).isdecimal() or not 0 < float(number) <= 100:
-        raise click.BadParameter(f"{text!r} is not a percentage. Write it like 50%.", ctx)
-    return float(number) / 100
+
+def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
+    kind = click.FloatRange(min=0, min_open=True)
+    return options.option(name, "SECONDS", text, parameter=parameter, type=kind, default=60.0)
 
 
 @command.command("plan", cls=Command, short_help="Write a job with the points worth measuring.")
 @options.specs_argument()
 @options.output_option("FILE", "Job to write; an existing file is replaced atomically.")
-@click.option(
-    "--keep",
-    "share",
-    callback=_share,
-    default="50%",
-    show_default=True,
-    metavar="PERCENT",
-    help="Maximum percentage of points to keep per key.",
-)
+@_percent_option("--keep", "Maximum percentage of points to keep per key.", "percent", 50)
 @options.count_option("--most", "Maximum number of points to keep per key.")
 @options.variant_options
 @options.quiet_option
 @given.build_options()
 @options.json_option("the points and the dropped points")
-def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
+def plan_command(output: Path, percent: float, most: int | None, as_json: bool, work: Work) -> int:
     """Compile all points of the tuned kernels of SPECS, and write a job with the best candidates.
 
     No GPU is needed. Points compete within a key: one combination of values of the `tune.by`
@@ -103,7 +96,7 @@ def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
 
     Examples:
       pallasc tune plan kernels.yaml -o job.pallasc
-      pallasc tune plan kernels.yaml -o job.pallasc --keep 25% --most 16
+      pallasc tune plan kernels.yaml -o job.pallasc --keep 25 --most 16
       pallasc tune plan specs/ -o job.pallasc --target h100-sxm -k matmul
 
     The exit code is 1 if a key has no points left. If no key has points left, no job is written.
@@ -120,7 +113,8 @@ def plan_command(output: Path, as_json: bool, work: Work, **limits: Any) -> int:
             store=work.store,
             options=work.how,
             on_event=progress,
-            **limits,
+            share=percent / 100,
+            most=most,
         )
     print_notes(planned.report, work.store)
     for own in planned.lost:
@@ -226,42 +220,24 @@ def _point_json(point: JobPoint) -> dict[str, object]:
 # ---- run
 
 
-def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
-    return click.option(
-        name,
-        parameter,
-        type=click.FloatRange(min=0, min_open=True),
-        default=60.0,
-        show_default=True,
-        metavar="SECONDS",
-        help=text,
-    )
-
-
 @command.command("run", cls=Command, short_help="Measure the points of a job on the GPU.")
 @click.argument(
     "job",
-    type=click.Path(path_type=Path),
+    type=options.PATH,
     metavar="JOB",
     callback=options.only_bundles("job", "pallasc tune plan SPECS -o job.pallasc"),
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    required=True,
-    help="Results file; if it has results of this job and GPU, the run is resumed.",
+@options.output_option(
+    "FILE",
+    "Results file; if it has results of this job and GPU, the run is resumed.",
+    dir_okay=False,
 )
 @options.count_option("--device", "Index of the GPU.", parameter="ordinal", least=0, default=0)
-@click.option(
+@_percent_option(
     "--within",
+    "Stop when no other point can be faster than the best by more than this.",
     "within_percent",
-    type=click.FloatRange(min=0, max=100),
-    default=1.0,
-    show_default=True,
-    metavar="PERCENT",
-    help="Stop when no other point can be faster than the best by more than this.",
+    1.0,
 )
 @options.count_option(
     "--rounds", "Maximum rounds to compare two points; then the median decides.", default=200
@@ -274,7 +250,7 @@ def _seconds_option(name: str, text: str, parameter: str) -> Callable[[F], F]:
     default=8,
 )
 @options.count_option("--repeats", "Number of measured launches of a point per round.", default=8)
-@click.option("--cold", is_flag=True, help="Empty the L2 cache before each launch.")
+@options.flag("--cold", "Empty the L2 cache before each launch.")
 @_seconds_option(
     "--timeout",
     "Time limit for each start, launch, or round of a point, in seconds.",
@@ -360,14 +336,11 @@ def run_command(
                     echo(f"warning: {why}", err=True)
             if conditions.missing:
                 echo(f"note: clocks and temperatures not recorded: {conditions.missing}", err=True)
-            Run(
-                file,
-                Setup(bundle, ordinal, **limits),
-                rules,
-                conditions,
-                lambda: Referee(bundle, make_inputs),
-                _Progress(quiet=quiet or as_json),
-            ).all(matches)
+            setup, referee = Setup(bundle, ordinal, **limits), partial(Referee, bundle, make_inputs)
+            for match in Run(file, setup, rules, conditions, referee, _tell_failed).all(matches):
+                if not (quiet or as_json):
+                    contest = file.results.contests[match.contest_key]
+                    echo(one_line(_contest_line(match, contest)), err=True)
     contests = [file.results.contests[match.contest_key] for match in matches]
     if as_json:
         about = {"file": str(output), "job": start.job, "device": device_json(device)}
@@ -394,17 +367,8 @@ def _unfit_gpu(start: Start, matches: Sequence[Match]) -> str:
     )
 
 
-class _Progress(NamedTuple):
-    """Prints a line for each failed point and, unless quiet, for each finished key."""
-
-    quiet: bool
-
-    def failed(self, name: str, why: str) -> None:
-        echo(f"failed  {one_line(name)}: {one_line(why)}", err=True)
-
-    def done(self, match: Match, contest: Contest) -> None:
-        if not self.quiet:
-            echo(one_line(_contest_line(match, contest)), err=True)
+def _tell_failed(name: str, why: str) -> None:
+    echo(f"failed  {one_line(name)}: {one_line(why)}", err=True)
 
 
 def _contest_line(match: Match, contest: Contest) -> str:
@@ -458,29 +422,26 @@ _HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
 
 
 @command.command("pick", cls=Command, short_help="Write the table from measurements.")
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RESULTS..."
-)
-@click.option(
+@click.argument("files", nargs=-1, required=True, type=options.PATH, metavar="RESULTS...")
+@options.option(
     "--specs",
+    "SPECS",
+    "Specs from which the job was planned; repeatable.",
+    type=click.Path(),
     multiple=True,
     required=True,
-    type=click.Path(),
-    metavar="SPECS",
-    help="Specs from which the job was planned; repeatable.",
 )
-@click.option(
+@_percent_option(
     "--within",
-    type=click.FloatRange(0, 1000),
-    default=WITHIN_PERCENT,
-    show_default=True,
-    metavar="PERCENT",
-    help="Allowed slowdown of a variant relative to the best one for its key.",
+    "Allowed slowdown of a variant relative to the best one for its key.",
+    "within",
+    WITHIN_PERCENT,
+    most=1000,
 )
 @options.count_option(
     "--at-most", "Maximum number of configurations per kernel, even if some keys get slower."
 )
-@click.option("--dry-run", is_flag=True, help="Show the changes without writing them.")
+@options.flag("--dry-run", "Show the changes without writing them.")
 @given.reading_options
 @options.json_option("the picked variants and the changes")
 def pick_command(

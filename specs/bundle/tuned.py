@@ -1,8 +1,8 @@
 """Tuned kernels in a bundle: settings that their variants must agree on, and reference values.
 
-The rows of a table are stored in the variants that they select, so a variant that comes from two
-bundles has the rows of both. Settings of the kernel as a whole must be the same in all variants;
-otherwise, the order of the variants would decide which one a call gets.
+The rows of a table are stored in the variants that they select. Settings of the kernel as a whole
+must be the same in all variants; otherwise, the order of the variants would decide which one a call
+gets.
 
 Without JAX, results of a tuned variant are compared with reference values. A bundle that is a job
 for `pallasc tune run` has them in a blob of kind 5, as canonical JSON:
@@ -41,7 +41,6 @@ from pallasc.specs.tuning import (
     Tuning,
     check_padding,
     key_text,
-    row_order,
     use_text,
 )
 
@@ -49,35 +48,8 @@ MOST_VALUES = 4096
 """Maximum number of values of one output."""
 
 _SCHEMA = 1
-_HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
+HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
 _Value = int | float | Literal["nan", "inf", "-inf"]
-
-
-def joined(variant: str, copies: Iterable[Tuning | None]) -> Tuning | None:
-    """Merge the tuning data of several copies of a variant.
-
-    Of two rows for one model and key, the row that was measured last is kept; of two ranks, the
-    lower one.
-
-    Args:
-        variant: the variant's id.
-        copies: the tuning data of each copy.
-
-    Raises:
-        SpecError: the copies are tuned in different ways.
-    """
-    tunings = [tuning for tuning in copies if tuning is not None]
-    if not tunings:
-        return None
-    first = tunings[0]
-    for other in tunings:
-        if _settings(first) != _settings(other) or first.is_default != other.is_default:
-            raise SpecError(
-                f"two copies of {variant} differ in their settings of `tune`.", hint=_HINT
-            )
-    rows = {_place(row): row for row in sorted((r for t in tunings for r in t.rows), key=_age)}
-    rank = min((tuning.rank for tuning in tunings if tuning.rank), default=0)
-    return replace(first, rows=tuple(sorted(rows.values(), key=row_order)), rank=rank)
 
 
 class Agreement:
@@ -125,7 +97,7 @@ def check_agreement(entries: Iterable[Entry]) -> None:
                 hint="Correct `pad` under `tune`; pallasc inspect shows a variant's arrays.",
             ) from error
         if fault := agreement.disagreement(entry):
-            raise SpecError(f"{fault}.", hint=_HINT)
+            raise SpecError(f"{fault}.", hint=HINT)
 
 
 def _settings(tuning: Tuning) -> str:
@@ -135,12 +107,6 @@ def _settings(tuning: Tuning) -> str:
 
 def _place(row: Row) -> object:
     return row.gpu, tuple((type(value), value) for value in row.key)
-
-
-def _age(row: Row) -> tuple[str, str]:
-    measured = row.measured
-    figures = {} if measured is None else measured.to_json()
-    return (measured.date if measured else ""), canonical_text([row.source, figures])
 
 
 # ---- reference values
