@@ -18,8 +18,7 @@ from pallasc.cli.arguments import options
 from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.output.text import count, echo, fields, first_of, json_text, print_result
-from pallasc.errors import CorruptError, PallascError, SpecError
-from pallasc.specs.spelling import listed
+from pallasc.errors import PallascError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
@@ -50,7 +49,6 @@ def command() -> None:
     """
 
 
-_MOST_NAMED = 10
 _MOST_LISTED = 8
 
 Chosen = tuple["Bundle", "Sequence[Entry]"]
@@ -183,9 +181,9 @@ def merge_command(
 ) -> int:
     """Merge the variants of several bundles into one; the order of the bundles does not matter.
 
-    Variants that are in several bundles are written once. If bundles have different artifacts for a
-    variant, the command names the variant, writes nothing, and exits with code 5. All bundles are
-    verified first. A signature covers a whole bundle, so the new bundle must be signed again.
+    Variants that are in several bundles are written once. If bundles have different artifacts or
+    tuning for a variant, the command names the variant and writes nothing. All bundles are verified
+    first. A signature covers a whole bundle, so the new bundle must be signed again.
 
     Examples:
       pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc
@@ -235,37 +233,13 @@ def _selected(bundles: Sequence[Bundle], selection: options.Selection) -> list[C
 
 
 def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
-    """Return the bytes of the merged bundle.
-
-    Raises:
-        CorruptError: bundles have different artifacts for a variant.
-    """
     from pallasc.specs.bundle.writer import build_bundle
 
-    if conflicts := _conflicts(choices):
-        named = "".join(f"\n  {line}" for line in listed(conflicts, _MOST_NAMED))
-        raise CorruptError(
-            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:{named}",
-            hint="Build them again with one toolchain, or leave them out with -k.",
-        )
     origins = [origin for bundle, _ in choices for origin in bundle.provenance]
     items = (item for bundle, entries in choices for item in bundle.items(entries))
     if strip_lines:
         items = (replace(item, lines=None) for item in items)
     return build_bundle(items, keep_debug=True, keep_ptx=True, provenance=origins)
-
-
-def _conflicts(choices: Sequence[Chosen]) -> list[str]:
-    """Return a line for each variant that differs between bundles, with each bundle's artifact."""
-    found: dict[bytes, list[tuple[str, Entry]]] = {}
-    for bundle, entries in choices:
-        for entry in entries:
-            found.setdefault(entry.key, []).append((bundle.name, entry))
-    return [
-        f"{own[0][1].id}: {', '.join(f'{e.digest[:12]} in {name}' for name, e in own)}"
-        for _, own in sorted(found.items())
-        if len({entry.digest for _, entry in own}) > 1
-    ]
 
 
 @command.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
@@ -280,7 +254,6 @@ def _conflicts(choices: Sequence[Chosen]) -> list[str]:
     "most_bytes",
     "Maximum total size, or none; if it is exceeded, nothing is written.",
     default="4GiB",
-    show_default=True,
 )
 @options.bundle_selection_options
 @options.json_option("the written kernels")
@@ -389,9 +362,8 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     from pallasc.cli.arguments.variants import select_entries
 
     entries = list(bundle.entries())
-    # An id is unique; a kernel name or an expression may match several entries.
+    # An id is unique; an expression, such as the name of a kernel, may match several entries.
     matching = [entry for entry in entries if entry.id == name]
-    matching = matching or [entry for entry in entries if entry.name == name]
     try:
         matching = matching or select_entries(entries, name)
     except SpecError as error:

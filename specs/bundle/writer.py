@@ -121,9 +121,9 @@ def build_bundle(
         provenance: the sources and tools that the artifacts were made from.
 
     Raises:
-        SpecError: the level is invalid, a variant has two artifacts, variants of a tuned kernel
-            disagree, or a limit is exceeded.
-        CorruptError: an artifact is damaged.
+        SpecError: the level is invalid, variants of a tuned kernel disagree, or a limit is
+            exceeded.
+        CorruptError: an artifact is damaged, or a variant has two artifacts.
     """
     check_level(level)
     origins = pack_provenance(provenance)
@@ -174,8 +174,8 @@ def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
     """Sort the variants by key and merge copies.
 
     Raises:
-        SpecError: two artifacts have the same key, copies of a variant differ, or there are too
-            many variants.
+        CorruptError: two artifacts have the same key.
+        SpecError: copies of a variant differ, or there are too many variants.
     """
     copies: dict[bytes, list[_Packed]] = {}
     for variant in variants:
@@ -183,10 +183,10 @@ def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
         own = copies.setdefault(entry_key(item.name, item.target, item.params), [])
         own.append(variant)
         if own[0].record != variant.record:
-            raise SpecError(
+            raise CorruptError(
                 f"there are two artifacts of {item.id}: {own[0].record[:12]} and "
                 f"{variant.record[:12]}.",
-                hint="Leave one of them out.",
+                hint="Build both with one toolchain, or leave one of them out.",
             )
     if len(copies) > MAX_COUNT:
         raise SpecError(f"a bundle holds at most {MAX_COUNT} variants; there are {len(copies)}.")

@@ -76,9 +76,9 @@ def test_a_kernel_for_batches_is_kept_and_copies_must_agree_on_it() -> None:
 
 def test_two_artifacts_of_one_variant_are_refused() -> None:
     items = [Item("scale", {"m": 1}, make_artifact(seed)) for seed in (1, 2)]
-    with pytest.raises(SpecError, match=r"two artifacts of scale\[m=1\]@h100-sxm") as caught:
+    with pytest.raises(CorruptError, match=r"two artifacts of scale\[m=1\]@h100-sxm") as caught:
         build_bundle(items)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == 5
 
 
 def test_the_level_changes_the_bytes_and_not_the_content() -> None:
