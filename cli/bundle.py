@@ -474,13 +474,6 @@ def _tuning_text(entry: Entry) -> Iterator[str]:
         yield f"  {row.gpu}, {key_text(tuning.by, row.key)}{us}{source}"
     if tuning.is_default:
         yield "  default, for keys without a row"
-    elif not tuning.rows:
-        yield "  unused: in no row"
-    for name, places in tuning.pad.items():
-        dimensions = ", ".join(f"dimension {axis} of {path}" for path, axis in places.items())
-        yield f"padded     {name}: {dimensions}"
-    if tuning.rank:
-        yield f"rank       {tuning.rank} in its key; to be measured by tune run"
 
 
 def _origins(origins: Sequence[Provenance]) -> Iterator[str]:

@@ -239,16 +239,7 @@ def _point_json(point: JobPoint) -> dict[str, object]:
     "within_percent",
     1.0,
 )
-@options.count_option(
-    "--rounds", "Maximum rounds to compare two points; then the median decides.", default=200
-)
 @_seconds_option("--seconds", "Maximum time to measure one key, in seconds.", "seconds")
-@options.count_option(
-    "--together",
-    "Points of a key to run at once, one process each; fewer if memory runs out.",
-    least=2,
-    default=8,
-)
 @options.count_option("--repeats", "Number of measured launches of a point per round.", default=8)
 @options.flag("--cold", "Empty the L2 cache before each launch.")
 @_seconds_option(
@@ -263,9 +254,7 @@ def run_command(
     output: Path,
     ordinal: int,
     within_percent: float,
-    rounds: int,
     seconds: float,
-    together: int,
     quiet: bool,
     as_json: bool,
     **limits: Any,
@@ -280,7 +269,7 @@ def run_command(
 
     Points of a key are measured in rounds, once per round, in changing order. After each round,
     points that are known to be slower are dropped. A key is done when its best point is known, when
-    no other point is faster by more than --within, or when --rounds or --seconds run out. About one
+    no other point is faster by more than --within, or after --seconds. About one
     key in a hundred may get the wrong winner; see docs/tuning.md.
 
     The results of a round are written before the next round begins. To resume an interrupted run,
@@ -315,7 +304,7 @@ def run_command(
     from pallasc.tuning.measure import Referee, Run, Setup, read_job
     from pallasc.tuning.results import Start, open_results
 
-    rules = Rules(within_percent / 100, rounds, seconds, together)
+    rules = Rules(within_percent / 100, seconds=seconds)
     with open_bundle(job) as bundle:
         bundle.check_policy(read_policy())
         device = look_at_device(ordinal)
@@ -462,9 +451,8 @@ def pick_command(
     change the table.
 
     Pick rejects truncated results, results from two GPUs or from a GPU for which the points are not
-    compiled, results older than a row, and results of one key in two files. Each row records the
-    digest of the measured artifact; a build warns if the row's variant compiles to a different
-    artifact.
+    compiled, and results of one key in two files. Each row records the digest of the measured
+    artifact; a build warns if the row's variant compiles to a different artifact.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml

@@ -428,7 +428,7 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
         else:
             name, cubin, smem = proto.kernel_name, proto.gpu_binary, proto.smem_bytes
         kernels = parse_cubin(cubin).kernels
-        sizes = [parameter.size for parameter in kernels[name].parameters]
+        sizes = kernels[name].parameter_bytes
         each_rank = [
             host.launch(
                 proto.host_func_name,

@@ -226,24 +226,24 @@ def content_digest(entries: Iterable[Entry]) -> bytes:
 
 def _about(entry: Entry, name_of: Callable[[int], int | str]) -> bytes:
     """Return `about` of an entry; `name_of` returns the name of each blob: its number or digest."""
+
+    def named(number: int | None) -> int | str | None:
+        return None if number is None else name_of(number)
+
     about: dict[str, object] = {
         "arch": entry.arch,
-        "blobs": [None if number is None else name_of(number) for number in entry.blobs],
+        "blobs": list(map(named, entry.blobs)),
         "driver": dict(entry.minimum_driver),
         "inputs": [array.to_json() for array in entry.inputs],
+        "lines": named(entry.lines),
         "order": [name for name, _ in entry.params],
         "outputs": [array.to_json() for array in entry.outputs],
-        "record": name_of(entry.record),
+        "record": named(entry.record),
+        "reference": named(entry.reference),
+        "tune": entry.tuning and entry.tuning.to_json(),
+        "vmap": entry.vmap,
     }
-    if entry.lines is not None:
-        about["lines"] = name_of(entry.lines)
-    if entry.reference is not None:
-        about["reference"] = name_of(entry.reference)
-    if entry.tuning is not None:
-        about["tune"] = entry.tuning.to_json()
-    if entry.vmap is not None:
-        about["vmap"] = entry.vmap
-    return canonical_json(about)
+    return canonical_json({name: value for name, value in about.items() if value is not None})
 
 
 # ---- parsing
