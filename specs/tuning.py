@@ -171,7 +171,7 @@ class Tuning:
         if missing := [name for name in (*own.by, *own.over) if name not in params]:
             raise ValueError(f"it has no parameter {missing[0]}")
         for edges in own.buckets.values():
-            if edges != POW2 and (not edges or list(edges) != sorted(set(edges))):
+            if isinstance(edges, tuple) and (not edges or list(edges) != sorted(set(edges))):
                 raise ValueError(f"{str(edges)[:80]} are not ascending edges")
         use = {name: params[name] for name in own.over}
         return cls(

@@ -36,7 +36,7 @@ import hashlib
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -416,20 +416,14 @@ class ResultsFile:
         self.results.add(record)
 
     def _write(self, line: bytes) -> None:
-        """Append a line, the first one after the start. After an error, all lines are whole."""
+        """Append a line, the first one after the start."""
         with _refusing(self._path):
             if self._start is not None:
                 line = line_of(self._start) + line
                 os.ftruncate(self._descriptor, self.results.whole_bytes)
-            size = os.fstat(self._descriptor).st_size
-            try:
-                with open(self._descriptor, "ab", closefd=False) as file:
-                    file.write(line)
-                os.fsync(self._descriptor)
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(self._descriptor, size)
-                raise
+            with open(self._descriptor, "ab", closefd=False) as file:
+                file.write(line)
+            os.fsync(self._descriptor)
         self.changed = True
         if self._start is not None:
             self.results.add(self._start)
@@ -465,13 +459,13 @@ def check_start(found: Start, wanted: Start, shown: str) -> None:
     Raises:
         SpecError: the file has something else.
     """
-
-    def facts(start: Start) -> dict[str, str]:
-        settings = {f"with another --{n}": plain(start.settings.get(n)) for n in _LIKE_BEFORE}
-        gpu = f"{start.device} ({start.arch})"
-        return {"of another job": f"{start.job[:12]}…", "of another GPU": gpu, **settings}
-
-    for (what, before), now in zip(facts(found).items(), facts(wanted).values(), strict=True):
+    both = found, wanted
+    facts = {
+        "of another job": [f"{start.job[:12]}…" for start in both],
+        "of another GPU": [f"{start.device} ({start.arch})" for start in both],
+        **{f"with another --{n}": [plain(s.settings.get(n)) for s in both] for n in _LIKE_BEFORE},
+    }
+    for what, (before, now) in facts.items():
         if before != now:
             raise SpecError(
                 f"{shown} has results {what}: {before}, and this is {now}.",

@@ -226,7 +226,7 @@ class Artifact:
         return self.record["target"]
 
     @property
-    def toolchain(self) -> Mapping[str, object]:
+    def toolchain(self) -> Mapping[str, Any]:
         """Versions and digests of the toolchain that compiled it."""
         return self.record["toolchain"]
 
@@ -289,7 +289,7 @@ class Artifact:
         raise CorruptError(f"the artifact has no kernel {name}")
 
 
-def _checked(record: object) -> ArtifactRecord:
+def _checked(record: Any) -> ArtifactRecord:
     """Check the types in a record; kernels and plan are checked when they are read."""
     schema = record.get("schema") if isinstance(record, Mapping) else None
     if schema != ARTIFACT_SCHEMA:

@@ -130,8 +130,8 @@ class _Writer:
                 f"it runs on {plan.device_count} devices together, and a flat plan is for one."
             )
         self._add_facts()
-        for buffer in plan.buffers:
-            self._add_buffer(buffer)
+        for number, buffer in enumerate(plan.buffers):
+            self._add_buffer(number, buffer)
         self._add_arrays(Signature.of(plan))
         for step in plan.steps:
             self._add_step(step)
@@ -179,9 +179,12 @@ class _Writer:
             bytes.fromhex(artifact.digest),
         )
 
-    def _add_buffer(self, buffer: Buffer) -> None:
+    def _add_buffer(self, number: int, buffer: Buffer) -> None:
         blob = _NONE
         if buffer.digest is not None:
+            size = self._artifact.blob_bytes(buffer.digest)
+            if size != buffer.size:
+                raise CorruptError(f"constant {number} has {size} bytes, not {buffer.size}")
             blob = self._blob(buffer.digest)
         role = _ROLES[buffer.role]
         self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob, 0)
@@ -240,6 +243,12 @@ class _Writer:
 
     def _add_launch(self, launch: Launch) -> int:
         cluster = launch.cluster or (0, 0, 0)
+        if launch.cluster and any(n % k for n, k in zip(launch.grid, cluster, strict=True)):
+            shape = "×".join(map(str, cluster))
+            raise CorruptError(
+                f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of "
+                f"{shape}"
+            )
         kernel = self._kernel(launch)
         parameters = self._tables["parameters"]
         first = len(parameters)
