@@ -358,7 +358,7 @@ def _add_rows(picked: Picked, tune: Tune) -> None:
     gpu, measured = picked.gpu, {_text(own.key) for own in picked.served}
     buckets: dict[str, tuple[Key, list[MeasuredKey]]] = {}
     for own in picked.served:
-        around = bucket_key(own.key, tune.by, tune.buckets, tune.rounding)
+        around = bucket_key(own.key, tune.by, tune.buckets)
         if around is None or (tune.pad and _text(around) not in measured):
             picked.rows.append(_row(gpu, own.key, own.option))
         else:

@@ -20,16 +20,16 @@
 without reading records; `Bundle.artifact` and `verify` compare them.
 
     tune   = { "by": [name…], "over": [name…], "buckets": {name: "pow2" or [edge…]},
-               "pad": {name: {path: dimension}}, "round": "up" or "down", "default": flag,
-               "rows": [row…], "rank": number }
+               "pad": {name: {path: dimension}}, "default": flag, "rows": [row…],
+               "rank": number }
     row    = { "gpu": model, "key": [value of each of by…], "source": text, "us": number,
                "spread_percent": number, "rounds": number, "device": name, "driver": version,
                "clock_mhz": number, "date": text }
 
-Defaults are omitted: no buckets, no padding, "up", false, no rows, 0. A row uses the entry's own
+Defaults are omitted: no buckets, no padding, false, no rows, 0. A row uses the entry's own
 values of `over`, and its times are for the entry's own artifact, unless `source` names another
 origin. `rank` numbers the points of a key from 1, as estimated without a GPU. All variants of a
-kernel agree on `by`, `over`, `buckets`, `pad`, and `round`, on the default's values of `over`, and,
+kernel agree on `by`, `over`, `buckets`, and `pad`, on the default's values of `over`, and,
 for each model and key, on the row's values of `over` (`specs/bundle/tuned.py`).
 
 **Provenance** is a JSON array with an object for each bundle that was merged, sorted by their

@@ -32,7 +32,6 @@ from pallasc.specs.fields import (
     Record,
     Schema,
     Tree,
-    choice,
     expected,
     number,
     text,
@@ -238,7 +237,6 @@ _TUNE_FIELDS = (
         MapOf(PARAMETER, _BUCKETS, "parameters"),
         "Parameters whose values are grouped into ranges: pow2, or ascending edges.",
     ),
-    Field("round", choice("up", "down"), "The end of its bucket to which a value is rounded; up."),
     Field(
         "pad",
         MapOf(PARAMETER, MapOf(_PATH, number(), "dimensions"), "parameters"),
