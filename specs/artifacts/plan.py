@@ -23,12 +23,12 @@ channels and 1024 pixels.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
-from msgspec import Struct, convert
-from msgspec.structs import asdict, fields
+import msgspec
+from msgspec import Struct, convert, field
+from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
@@ -46,8 +46,10 @@ PEER_HEAD_WORDS = 4
 MULTICAST = -1
 """Stands for the multicast address in place of a rank in `TensorMap.peers`."""
 
-_LEFT_OUT = {"mesh", "parameters", "layout", "size", "peers", "peer_table"}
-"""Fields that are omitted if they have their default."""
+
+def _written(default: Any) -> Any:
+    """Return a default that JSON contains, although others are omitted."""
+    return field(default_factory=lambda: default)
 
 
 class _Tagged(Record, frozen=True, tag_field="kind", tag=str.lower):
@@ -67,7 +69,7 @@ class Buffer(Record, frozen=True):
     digest: str | None = None
 
 
-class Binding(Record, frozen=True):
+class Binding(Record, frozen=True, omit_defaults=True):
     """An array of the function's signature: its path in the pytree, and its buffer.
 
     The array is `dtype[shape]`, row-major unless `layout` lists its dimensions from minor to major;
@@ -216,7 +218,7 @@ class Im2col(TypedDict):
     pixels_per_column: int
 
 
-class TensorMap(Record, frozen=True):
+class TensorMap(Record, frozen=True, omit_defaults=True):
     """The arguments of `cuTensorMapEncodeTiled` or `…Im2col`, without the address.
 
     Dimensions are minor first, as the driver expects; `strides` are in bytes and omit the minor
@@ -233,15 +235,15 @@ class TensorMap(Record, frozen=True):
     strides: tuple[int, ...]
     box: tuple[int, ...]
     element_strides: tuple[int, ...]
-    swizzle: int = 0
-    interleave: int = 0
-    l2_promotion: int = 0
-    nan_fill: bool = False
-    im2col: Im2col | None = None
+    swizzle: int = _written(0)
+    interleave: int = _written(0)
+    l2_promotion: int = _written(0)
+    nan_fill: bool = _written(False)
+    im2col: Im2col | None = _written(None)
     peers: tuple[int, ...] | None = None
 
 
-class Pointer(_Tagged, frozen=True):
+class Pointer(_Tagged, frozen=True, omit_defaults=True):
     """A kernel parameter: the 8-byte address `buffer + offset` of an array.
 
     `size` is the array's size in bytes, or 0 if the array extends to the end of the buffer.
@@ -307,7 +309,7 @@ class PeerTable(Record, frozen=True):
 Parameter = Pointer | Bytes | Peers
 
 
-class Launch(_Tagged, frozen=True):
+class Launch(_Tagged, frozen=True, omit_defaults=True):
     """Launch `kernel` of the cubin with the digest `cubin`.
 
     `grid` is in blocks, even with a cluster; `cluster` None means no cluster attribute; `pdl` sets
@@ -323,8 +325,8 @@ class Launch(_Tagged, frozen=True):
     dynamic_smem_bytes: int
     pdl: bool
     parameters: tuple[Parameter, ...]
-    origin: str = "mosaic"
-    label: str = ""
+    origin: str = _written("mosaic")
+    label: str = _written("")
     peer_table: PeerTable | None = None
 
     def accesses(self) -> Iterator[Access]:
@@ -385,12 +387,12 @@ FLAT_VERSION = 1
 """Version of flat plans. For a new kind, increase it here and in `runtime/native/flat_plan.h`."""
 
 
-def kind_of(value: _Tagged) -> str:
-    """Return the kind of a step or parameter."""
-    return type(value).__name__.lower()
+def kind_of(step: Step) -> str:
+    """Return the name of a step's kind."""
+    return type(step).__name__.lower()
 
 
-class LaunchPlan(Struct, frozen=True):
+class LaunchPlan(Struct, frozen=True, omit_defaults=True):
     """Buffers, signature, and steps of a compiled function.
 
     `input_tree` and `output_tree` are pytrees as JSON: a list or object whose leaves are indices
@@ -434,23 +436,7 @@ def tree_leaves(tree: Any) -> Iterator[int]:
 
 def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
     """Return the plan as plain data for JSON; `plan_from_json` is the exact inverse."""
-    data: dict[str, Any] = _to_json(plan)
-    return data
-
-
-_fields = cache(fields)
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
-    if not isinstance(value, Struct):
-        return value
-    data: dict[str, Any] = {"kind": kind_of(value)} if isinstance(value, _Tagged) else {}
-    for field in _fields(type(value)):
-        item = getattr(value, field.name)
-        if item != field.default or field.name not in _LEFT_OUT:
-            data[field.name] = _to_json(item)
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan))
     return data
 
 
