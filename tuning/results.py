@@ -36,7 +36,7 @@ import hashlib
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -416,14 +416,20 @@ class ResultsFile:
         self.results.add(record)
 
     def _write(self, line: bytes) -> None:
-        """Append a line, the first one after the start."""
+        """Append a line, the first one after the start. After an error, all lines are whole."""
         with _refusing(self._path):
             if self._start is not None:
                 line = line_of(self._start) + line
                 os.ftruncate(self._descriptor, self.results.whole_bytes)
-            with open(self._descriptor, "ab", closefd=False) as file:
-                file.write(line)
-            os.fsync(self._descriptor)
+            size = os.fstat(self._descriptor).st_size
+            try:
+                with open(self._descriptor, "ab", closefd=False) as file:
+                    file.write(line)
+                os.fsync(self._descriptor)
+            except OSError:
+                with suppress(OSError):
+                    os.ftruncate(self._descriptor, size)
+                raise
         self.changed = True
         if self._start is not None:
             self.results.add(self._start)
