@@ -295,7 +295,7 @@ def run_command(
       5    the job or the results are damaged
       130  interrupted; the results so far are kept
     """
-    from pallasc.cli.launching import device_json, make_inputs, model_of
+    from pallasc.cli.launching import device_json, model_of
     from pallasc.runtime.device.devices import look_at_device
     from pallasc.runtime.timing import find_conditions, pci_address
     from pallasc.specs.bundle.bundle import open_bundle
@@ -325,7 +325,7 @@ def run_command(
                     echo(f"warning: {why}", err=True)
             if conditions.missing:
                 echo(f"note: clocks and temperatures not recorded: {conditions.missing}", err=True)
-            setup, referee = Setup(bundle, ordinal, **limits), partial(Referee, bundle, make_inputs)
+            setup, referee = Setup(bundle, ordinal, **limits), partial(Referee, bundle)
             for match in Run(file, setup, rules, conditions, referee, _tell_failed).all(matches):
                 if not (quiet or as_json):
                     contest = file.results.contests[match.contest_key]

@@ -139,20 +139,20 @@ class Referee:
 
     Attributes:
         bundle: the job.
-        make_inputs: returns the inputs of a point, as `pallasc run` makes them.
         standard: id and outputs of the point that the others are compared with.
     """
 
     bundle: Bundle
-    make_inputs: Callable[..., Sequence[Any]]
     standard: tuple[str, Sequence[bytes]] | None = None
 
     def inputs(self, entry: Entry, signature: Signature) -> list[bytes]:
-        """Return the inputs of a point."""
+        """Return the inputs of a point, as `pallasc run` makes them."""
+        from pallasc.compiler.arrays import random_bytes
+
         reference = self.bundle.reference(entry)
         seed = 0 if reference is None else reference.seed
-        made = self.make_inputs(signature, seed=seed, files={}, name=entry.id)
-        return [value.data for value in made]
+        passed = zip(signature.inputs, signature.sizes_bytes, strict=False)
+        return [random_bytes(own.dtype, size, seed=seed, name=own.path) for own, size in passed]
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
         """Describe the first wrong element of outputs, "" if they are right."""
