@@ -4,8 +4,8 @@ A key is the SHA-256 of a schema line followed by one line for each field, sorte
 `len(label):label len(value):value`. The lengths are in bytes, in ASCII decimal, so different sets
 of fields never give the same input.
 
-Untrusted JSON is bounded in size, depth, and numbers. `msgspec.convert` makes a `Record` of it. A
-module with records must not import `annotations` from `__future__`: evaluating types from text
+Untrusted JSON is bounded in size, depth, and numbers. `msgspec.convert` makes structs of it. A
+module with structs must not import `annotations` from `__future__`: evaluating types from text
 would take milliseconds. A `Natural` is at least 0 and a `Positive` at least 1; both are below 2^63.
 A `Number` is at least 0.
 """
@@ -139,5 +139,5 @@ Positive = Annotated[int, Meta(ge=1, le=_MOST)]
 Number = Natural | Annotated[float, Meta(ge=0)]
 
 
-class Record(Struct, frozen=True, forbid_unknown_fields=True):
+class StrictStruct(Struct, frozen=True, forbid_unknown_fields=True):
     """Data that is read from untrusted JSON with `msgspec.convert`, which checks every type."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
 from msgspec import Struct, ValidationError, convert
 
 from pallasc.errors import CorruptError
-from pallasc.specs.canonical import Natural, Positive, Record, canonical_json, digest
+from pallasc.specs.canonical import Natural, Positive, StrictStruct, canonical_json, digest
 from pallasc.specs.objects import cached_property
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ArtifactRecord(TypedDict):
     blobs: Mapping[str, int]
 
 
-class KernelResources(Record, frozen=True):
+class KernelResources(StrictStruct, frozen=True):
     """The resources of one kernel, as the assembler reports them.
 
     Attributes:

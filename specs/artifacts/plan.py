@@ -32,7 +32,7 @@ from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
-from pallasc.specs.canonical import Positive, Record
+from pallasc.specs.canonical import Positive, StrictStruct
 
 Dim3 = tuple[Positive, Positive, Positive]
 Role = Literal["input", "output", "constant", "temporary"]
@@ -52,11 +52,11 @@ def _written(default: Any) -> Any:
     return field(default_factory=lambda: default)
 
 
-class _Tagged(Record, frozen=True, tag_field="kind", tag=str.lower):
+class _Tagged(StrictStruct, frozen=True, tag_field="kind", tag=str.lower):
     """A kind of step or parameter."""
 
 
-class Buffer(Record, frozen=True):
+class Buffer(StrictStruct, frozen=True):
     """One allocation on the device.
 
     `role` determines who provides the buffer: the caller (`input`, `output`), the artifact
@@ -69,7 +69,7 @@ class Buffer(Record, frozen=True):
     digest: str | None = None
 
 
-class Binding(Record, frozen=True, omit_defaults=True):
+class Binding(StrictStruct, frozen=True, omit_defaults=True):
     """An array of the function's signature: its path in the pytree, and its buffer.
 
     The array is `dtype[shape]`, row-major unless `layout` lists its dimensions from minor to major;
@@ -218,7 +218,7 @@ class Im2col(TypedDict):
     pixels_per_column: int
 
 
-class TensorMap(Record, frozen=True, omit_defaults=True):
+class TensorMap(StrictStruct, frozen=True, omit_defaults=True):
     """The arguments of `cuTensorMapEncodeTiled` or `…Im2col`, without the address.
 
     Dimensions are minor first, as the driver expects; `strides` are in bytes and omit the minor
@@ -269,7 +269,7 @@ class Peers(_Tagged, frozen=True):
     """A kernel parameter: the 8-byte device address of the launch's table of peers."""
 
 
-class PeerTable(Record, frozen=True):
+class PeerTable(StrictStruct, frozen=True):
     """The table through which a kernel on several devices finds the memory of its peers.
 
     The launcher writes the table, an array of 64-bit words. Ranks number the devices of the mesh in

@@ -34,7 +34,7 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.cubin import Elf
-from pallasc.specs.canonical import Natural, Record, canonical_json, parse_json
+from pallasc.specs.canonical import Natural, StrictStruct, canonical_json, parse_json
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20
@@ -65,7 +65,7 @@ Stack = tuple[Frame, ...]
 """Frames, innermost first."""
 
 
-class SourceFile(Record, frozen=True):
+class SourceFile(StrictStruct, frozen=True):
     """A file of source.
 
     Attributes:
@@ -81,7 +81,7 @@ class SourceFile(Record, frozen=True):
     text: Mapping[int, str]
 
 
-class SharedMemory(Record, frozen=True):
+class SharedMemory(StrictStruct, frozen=True):
     """A part of the shared memory of a block.
 
     Attributes:
@@ -101,7 +101,7 @@ class SharedMemory(Record, frozen=True):
     stack: Natural = 0
 
 
-class KernelLines(Record, frozen=True):
+class KernelLines(StrictStruct, frozen=True):
     """The source lines of a kernel.
 
     Attributes:
@@ -136,7 +136,7 @@ class KernelLines(Record, frozen=True):
         return tuple(inherited[line - 1] if 0 < line <= known else 0 for line in self.ptx_lines)
 
 
-class SourceLines(Record, frozen=True):
+class SourceLines(StrictStruct, frozen=True):
     """The source lines of an artifact's kernels.
 
     Attributes:
@@ -199,14 +199,14 @@ def from_json(data: bytes) -> SourceLines:
         raise CorruptError(f"the source lines of an artifact are damaged: {error}") from error
 
 
-class _FileRecord(Record, frozen=True):
+class _FileRecord(StrictStruct, frozen=True):
     name: str
     place: Place
     digest: str
     text: tuple[tuple[Natural, tuple[str, ...]], ...]
 
 
-class _Record(Record, frozen=True):
+class _Record(StrictStruct, frozen=True):
     schema: int
     files: tuple[_FileRecord, ...]
     frames: tuple[tuple[Natural, Natural, str], ...]

@@ -31,7 +31,7 @@ from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import (
     Natural,
     Number,
-    Record,
+    StrictStruct,
     canonical_json,
     canonical_text,
     parse_json,
@@ -112,7 +112,7 @@ def _place(row: Row) -> object:
 # ---- reference values
 
 
-class Sampled(Record, frozen=True):
+class Sampled(StrictStruct, frozen=True):
     """Some elements of an output.
 
     Attributes:
@@ -124,7 +124,7 @@ class Sampled(Record, frozen=True):
     values: tuple[_Value, ...]
 
 
-class Reference(Record, frozen=True):
+class Reference(StrictStruct, frozen=True):
     """Reference values that results are compared with.
 
     Attributes:
