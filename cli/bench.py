@@ -66,6 +66,7 @@ def command(
       pallasc bench specs/ --all --repeats 1000 --json > figures.json
       pallasc bench kernels.pallasc --all
     """
+    from pallasc.runtime.adapters.device_arrays import Operands
     from pallasc.runtime.device.devices import get_device
     from pallasc.runtime.timing import time_launches
 
@@ -84,7 +85,7 @@ def command(
         signature = own.route.signature
         arrays = launching.make_inputs(signature, seed=seed, files=files, name=own.variant.id)
         with launching.naming(own.variant):
-            operands = launching.Operands(signature, arrays, device)
+            operands = Operands(signature, [value.data for value in arrays], device)
             times_us = time_launches(own.route, device, operands.pointers, **timing)
         flop = None if flops is None else parse_flop(flops, dict(own.variant.params))
         moved = moved_bytes(signature)

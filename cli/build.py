@@ -172,22 +172,18 @@ class Before:
 
     def __init__(self) -> None:
         self._by_id: dict[str, Outcome] = {}
-        self._alone: dict[object, str] = {}
 
     def note(self, report: Report) -> None:
         """Record a build. A variant that failed keeps its earlier outcome."""
-        kernels: dict[object, list[str]] = {}
         for outcome in build_run(report).outcomes:
             if outcome.artifact is not None:
                 # A hit on the same artifact keeps the earlier outcome, with its compile time.
-                same = None if self.is_other(outcome) else self._of(outcome)
+                same = None if self.is_other(outcome) else self._by_id.get(outcome.id)
                 self._by_id[outcome.id] = same or outcome
-            kernels.setdefault(_kernel(outcome), []).append(outcome.id)
-        self._alone = {kernel: ids[0] for kernel, ids in kernels.items() if len(ids) == 1}
 
     def is_other(self, outcome: Outcome) -> bool:
         """Return True if the artifact of an outcome has changed."""
-        earlier, now = self._of(outcome), outcome.artifact
+        earlier, now = self._by_id.get(outcome.id), outcome.artifact
         if now is None:
             return False
         return earlier is None or earlier.artifact is None or earlier.artifact.digest != now.digest
@@ -200,7 +196,7 @@ class Before:
         from pallasc.analysis.compare import changes
         from pallasc.specs.resources import WORDS
 
-        earlier, result = self._of(outcome), outcome.result
+        earlier, result = self._by_id.get(outcome.id), outcome.result
         before, now = earlier and earlier.resources, outcome.resources
         if earlier is None or before is None or now is None:
             return result_line(outcome)
@@ -214,15 +210,6 @@ class Before:
             facts = ["different code, same figures" if self.is_other(outcome) else "unchanged"]
         head = f"{outcome.status:<8}  {one_line(outcome.id)}"
         return f"{head}  {', '.join([*_seconds(outcome, earlier), *facts, *outcome.notes])}"
-
-    def _of(self, outcome: Outcome) -> Outcome | None:
-        """Return the earlier outcome, even if a kernel's only variant has a new id."""
-        found = self._by_id.get(outcome.id)
-        return found or self._by_id.get(self._alone.get(_kernel(outcome), ""))
-
-
-def _kernel(outcome: Outcome) -> object:
-    return outcome.suite, outcome.result and outcome.result.variant.target.name
 
 
 def _seconds(outcome: Outcome, before: Outcome) -> list[str]:

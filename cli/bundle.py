@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from pallasc.cli import bundle_verify
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.output.text import count, echo, fields, first_of, json_text, print_result
-from pallasc.errors import CorruptError, PallascError, SpecError
-from pallasc.specs.spelling import listed
+from pallasc.errors import PallascError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
@@ -49,7 +49,6 @@ def command() -> None:
     """
 
 
-_MOST_NAMED = 10
 _MOST_LISTED = 8
 
 Chosen = tuple["Bundle", "Sequence[Entry]"]
@@ -163,7 +162,7 @@ def _created_json(made: BundleResult) -> dict[str, object]:
             }
             for bundle in made.bundles
         ],
-        "provenance": [asdict(origin) for origin in made.provenance],
+        "provenance": to_builtins(made.provenance),
     }
 
 
@@ -182,9 +181,9 @@ def merge_command(
 ) -> int:
     """Merge the variants of several bundles into one; the order of the bundles does not matter.
 
-    Variants that are in several bundles are written once. If bundles have different artifacts for a
-    variant, the command names the variant, writes nothing, and exits with code 5. All bundles are
-    verified first. A signature covers a whole bundle, so the new bundle must be signed again.
+    Variants that are in several bundles are written once. If bundles have different artifacts or
+    tuning for a variant, the command names the variant and writes nothing. All bundles are verified
+    first. A signature covers a whole bundle, so the new bundle must be signed again.
 
     Examples:
       pallasc bundle merge hopper.pallasc blackwell.pallasc -o kernels.pallasc
@@ -234,37 +233,13 @@ def _selected(bundles: Sequence[Bundle], selection: options.Selection) -> list[C
 
 
 def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
-    """Return the bytes of the merged bundle.
-
-    Raises:
-        CorruptError: bundles have different artifacts for a variant.
-    """
     from pallasc.specs.bundle.writer import build_bundle
 
-    if conflicts := _conflicts(choices):
-        named = "".join(f"\n  {line}" for line in listed(conflicts, _MOST_NAMED))
-        raise CorruptError(
-            f"the bundles have different artifacts of {count(len(conflicts), 'variant')}:{named}",
-            hint="Build them again with one toolchain, or leave them out with -k.",
-        )
     origins = [origin for bundle, _ in choices for origin in bundle.provenance]
     items = (item for bundle, entries in choices for item in bundle.items(entries))
     if strip_lines:
         items = (replace(item, lines=None) for item in items)
     return build_bundle(items, keep_debug=True, keep_ptx=True, provenance=origins)
-
-
-def _conflicts(choices: Sequence[Chosen]) -> list[str]:
-    """Return a line for each variant that differs between bundles, with each bundle's artifact."""
-    found: dict[bytes, list[tuple[str, Entry]]] = {}
-    for bundle, entries in choices:
-        for entry in entries:
-            found.setdefault(entry.key, []).append((bundle.name, entry))
-    return [
-        f"{own[0][1].id}: {', '.join(f'{e.digest[:12]} in {name}' for name, e in own)}"
-        for _, own in sorted(found.items())
-        if len({entry.digest for _, entry in own}) > 1
-    ]
 
 
 @command.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
@@ -279,7 +254,6 @@ def _conflicts(choices: Sequence[Chosen]) -> list[str]:
     "most_bytes",
     "Maximum total size, or none; if it is exceeded, nothing is written.",
     default="4GiB",
-    show_default=True,
 )
 @options.bundle_selection_options
 @options.json_option("the written kernels")
@@ -372,7 +346,7 @@ def show_command(file: Path, name: str | None, as_json: bool) -> int:
     with open_bundle(file) as bundle:
         entry = None if name is None else find_entry(bundle, name)
         data = _bundle_json(bundle) if entry is None else _variant_json(bundle, entry)
-        origins = [asdict(origin) for origin in bundle.provenance]
+        origins = to_builtins(bundle.provenance)
         lines = _bundle_text(data) if entry is None else _variant_text(bundle, entry)
         data = {"file": str(file), "provenance": origins, **data}
         print_result(data, chain(lines, _origins(bundle.provenance)), as_json=as_json)
@@ -388,9 +362,8 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     from pallasc.cli.arguments.variants import select_entries
 
     entries = list(bundle.entries())
-    # An id is unique; a kernel name or an expression may match several entries.
+    # An id is unique; an expression, such as the name of a kernel, may match several entries.
     matching = [entry for entry in entries if entry.id == name]
-    matching = matching or [entry for entry in entries if entry.name == name]
     try:
         matching = matching or select_entries(entries, name)
     except SpecError as error:
@@ -501,13 +474,6 @@ def _tuning_text(entry: Entry) -> Iterator[str]:
         yield f"  {row.gpu}, {key_text(tuning.by, row.key)}{us}{source}"
     if tuning.is_default:
         yield "  default, for keys without a row"
-    elif not tuning.rows:
-        yield "  unused: in no row"
-    for name, places in tuning.pad.items():
-        dimensions = ", ".join(f"dimension {axis} of {path}" for path, axis in places.items())
-        yield f"padded     {name}: {dimensions}"
-    if tuning.rank:
-        yield f"rank       {tuning.rank} in its key; to be measured by tune run"
 
 
 def _origins(origins: Sequence[Provenance]) -> Iterator[str]:

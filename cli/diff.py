@@ -24,7 +24,7 @@ from pallasc.cli.arguments.variants import (
 )
 from pallasc.cli.output.text import count, echo, fields, json_text
 from pallasc.errors import SpecError
-from pallasc.specs.resources import WORDS, Resources
+from pallasc.specs.resources import WORDS
 from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
@@ -57,9 +57,6 @@ _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
     "--depth", _DEPTHS, "Level of detail of the comparison.", default="resources"
 )
 @options.flag("--exit-code", "Exit with code 1 if anything differs.", parameter="tells")
-@options.flag(
-    "--markdown", "Print a Markdown table, e.g. for a pull request.", parameter="as_markdown"
-)
 @options.json_option("the comparison")
 @options.quiet_option
 @options.selecting
@@ -70,7 +67,6 @@ def command(
     expressions: tuple[str, ...],
     depth: str,
     tells: bool,
-    as_markdown: bool,
     as_json: bool,
     work: Work,
 ) -> int:
@@ -100,7 +96,7 @@ def command(
 
     Examples:
       pallasc diff kernels.yaml@main kernels.yaml
-      pallasc diff kernels.yaml --base origin/main --markdown >> "$GITHUB_STEP_SUMMARY"
+      pallasc diff kernels.yaml --base origin/main
       pallasc diff pallasc.lock kernels.yaml --exit-code
       pallasc diff old.pallasc new.pallasc --depth sass
       pallasc diff kernels.yaml -k "block=64" -k "block=128" --depth mix
@@ -108,8 +104,6 @@ def command(
     """
     from pallasc.analysis.compare import add_lines, compare
 
-    if as_json and as_markdown:
-        raise click.UsageError("--json and --markdown cannot be used together.")
     named = _sides(sides, base, expressions)
     with ExitStack() as stack:
         lines = _DEPTHS.index(depth) >= _DEPTHS.index("lines")
@@ -122,7 +116,7 @@ def command(
             by_parameters=len(sides) == 1 and len(expressions) == 2,
             add_lines=lambda difference: add_lines(difference, work.store),
         )
-    _print(comparison, as_json=as_json, as_markdown=as_markdown, quiet=work.quiet)
+    _print(comparison, as_json=as_json, quiet=work.quiet)
     return code or other_code or int(tells and bool(comparison))
 
 
@@ -148,13 +142,11 @@ def _sides(
     )
 
 
-def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
+def _print(comparison: Comparison, *, as_json: bool, quiet: bool) -> None:
     for note in dict.fromkeys((*comparison.first.notes, *comparison.second.notes)):
         echo(f"warning: {note}", err=True)
     if as_json:
         echo(json_text(comparison_json(comparison)))
-    elif as_markdown:
-        echo(markdown(comparison), nl=False)
     else:
         for line in comparison_lines(comparison):
             echo(line)
@@ -273,21 +265,16 @@ _VERDICTS = ("worse", "mixed", "better", "")
 _WIDEST = max(map(len, WORDS.values()))
 
 
-def by_verdict(comparison: Comparison) -> list[Difference]:
-    """Return the differences, worst first."""
-    return sorted(comparison.differing, key=lambda each: _VERDICTS.index(each.verdict))
-
-
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
     """Yield the differences by variant, then the variants that only one side has."""
-    for difference in by_verdict(comparison):
+    for difference in sorted(comparison.differing, key=lambda own: _VERDICTS.index(own.verdict)):
         yield one_line(difference.pair.label)
         yield from (f"  {line}" for line in _lines(difference))
-    for side, subjects in one_sided(comparison):
+    for side, subjects in _one_sided(comparison):
         yield from (f"only in {one_line(side.name)}: {one_line(each.id)}" for each in subjects)
 
 
-def one_sided(comparison: Comparison) -> tuple[tuple[Side, tuple[Subject, ...]], ...]:
+def _one_sided(comparison: Comparison) -> tuple[tuple[Side, tuple[Subject, ...]], ...]:
     """Return each side with the variants that only it has."""
     return (
         (comparison.first, comparison.only_first),
@@ -310,7 +297,7 @@ def _lines(difference: Difference) -> Iterator[str]:
 
 def _kernel_lines(kernel: KernelDifference) -> Iterator[str]:
     """Yield the lines of a kernel's difference."""
-    yield f"{one_line(kernel.name)}: {code_words(kernel)}"
+    yield f"{one_line(kernel.name)}: {_code_words(kernel)}"
     if kernel.code is not None:
         yield from (f"  {line}" for line in _mix_lines(kernel.code))
     if kernel.no_lines:
@@ -320,7 +307,7 @@ def _kernel_lines(kernel: KernelDifference) -> Iterator[str]:
     yield from (f"  {one_line(line)}" for line in kernel.hunks)
 
 
-def code_words(kernel: KernelDifference) -> str:
+def _code_words(kernel: KernelDifference) -> str:
     """Describe how the code of a kernel differs."""
     if kernel.first is None or kernel.second is None:
         return "new kernel" if kernel.second else "kernel removed"
@@ -372,14 +359,10 @@ def summary_line(comparison: Comparison) -> str:
     sentences = [*([differing] if parts else []), f"{count(comparison.same, 'variant')} the same"]
     sentences += [
         f"{len(subjects):,} only in {one_line(side.name)}"
-        for side, subjects in one_sided(comparison)
+        for side, subjects in _one_sided(comparison)
         if subjects
     ]
     return "; ".join(sentences)
-
-
-_MOST_ROWS = 500
-"""GitHub limits the Markdown summary of a step to 1 MiB."""
 
 
 def comparison_json(comparison: Comparison) -> dict[str, object]:
@@ -432,58 +415,3 @@ def _kernel(kernel: KernelDifference) -> dict[str, object]:
         "no_lines": kernel.no_lines or None,
         "diff": list(kernel.hunks),
     }
-
-
-def markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown: a table of all changed numbers, worst first."""
-    names = [_code(side.name) for side in (comparison.first, comparison.second)]
-    lines = [f"### pallasc diff {' → '.join(dict.fromkeys(names))}", "", summary_line(comparison)]
-    lines += [
-        f"\n> {_cell(n)}" for side in (comparison.first, comparison.second) for n in side.notes
-    ]
-    rows = by_verdict(comparison)
-    if rows:
-        lines += ["", *_table(rows[:_MOST_ROWS])]
-    if len(rows) > _MOST_ROWS:
-        lines += ["", f"And {count(len(rows) - _MOST_ROWS, 'variant')} more."]
-    for side, subjects in one_sided(comparison):
-        if subjects:
-            shown = ", ".join(_code(each.id) for each in subjects[:_MOST_ROWS])
-            lines += ["", f"Only in {_code(side.name)}: {shown}"]
-    return "\n".join(lines) + "\n"
-
-
-def _table(rows: list[Difference]) -> list[str]:
-    changed = {change.field for row in rows for change in row.numbers}
-    fields = [field for field in Resources._fields if field in changed]
-    heads = ["variant", "", *(WORDS[field] for field in fields), "code"]
-    bars = ["---", "---", *("---:" for _ in fields), "---"]
-    cells = [heads, bars, *(_cells(row, fields) for row in rows)]
-    return [f"| {' | '.join(each)} |" for each in cells]
-
-
-def _cells(row: Difference, fields: list[str]) -> list[str]:
-    changes = {change.field: change for change in row.numbers}
-    numbers = []
-    for field in fields:
-        change = changes.get(field)
-        if change is None:
-            second = row.pair.second
-            value = getattr(second.resources, field) if second else None
-            numbers.append("" if value is None else f"{value:,}")
-        else:
-            after = f"**{change.after:,}**" if change.verdict == "worse" else f"{change.after:,}"
-            numbers.append(f"{change.before:,} → {after} ({change.after - change.before:+,})")
-    what = [code_words(kernel) for kernel in row.kernels]
-    if row.plan:
-        what.append("new launch plan")
-    return [_code(row.pair.label), row.verdict, *numbers, _cell("; ".join(dict.fromkeys(what)))]
-
-
-def _code(text: str) -> str:
-    """Return text as inline code; backticks would end it, so they become apostrophes."""
-    return f"`{_cell(text).replace('`', chr(39))}`"
-
-
-def _cell(text: str) -> str:
-    return one_line(text).replace("|", "\\|")

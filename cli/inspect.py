@@ -81,13 +81,11 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 )
 @_view("json", "Print the complete artifact records as JSON; see docs/json.md.")
 @options.flag("--source", "Interleave --sass and --ptx with your source lines.")
-@click.option(
-    "-o",
-    "--output",
+@options.option(
+    "-o --output",
+    "PATH",
+    "File to write. If PATH is a folder or ends in /, write one file per variant and view into it.",
     type=click.Path(),
-    metavar="PATH",
-    help="File to write. If PATH is a folder or ends in /, write one file per variant and view "
-    "into it.",
 )
 @options.selection_options
 @given.build_options()

@@ -27,7 +27,6 @@ from pallasc.specs.spelling import listed
 if TYPE_CHECKING:
     from pallasc.compiler.arrays import Comparison
     from pallasc.compiler.builds.report import VariantResult
-    from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.artifact import Artifact
@@ -171,51 +170,6 @@ def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     from pallasc.emulator.arrays import join_bytes
 
     return join_bytes(drawn, binding)
-
-
-class Operands:
-    """Inputs and results of one launch in device memory.
-
-    Args:
-        signature: signature of the kernel.
-        inputs: inputs in order.
-        device: the GPU.
-
-    Raises:
-        OutOfMemoryError: the device memory is too small.
-    """
-
-    def __init__(self, signature: Signature, inputs: list[Value], device: Device) -> None:
-        from pallasc.runtime.adapters.device_arrays import DeviceArray
-
-        self._signature = signature
-        self._inputs: list[DeviceArray] = []
-        for value in inputs:
-            array = DeviceArray(value.binding.shape, value.binding.dtype, device.ordinal)
-            array.copy_from(value.data)
-            self._inputs.append(array)
-        self._results = [
-            DeviceArray(array.shape, array.dtype, device.ordinal) for array in signature.results
-        ]
-
-    @property
-    def pointers(self) -> list[int]:
-        """Addresses of the inputs, then of the results."""
-        return [array.pointer for array in (*self._inputs, *self._results)]
-
-    def read_outputs(self) -> list[Value]:
-        """Wait for the default stream and return the kernel's outputs in order.
-
-        Raises:
-            DriverError: an output cannot be read, or an earlier launch failed.
-        """
-        arrays = {"input": self._inputs, "result": self._results}
-        return [
-            Value(binding, arrays[source][number].to_bytes())
-            for binding, (source, number) in zip(
-                self._signature.outputs, self._signature.sources, strict=True
-            )
-        ]
 
 
 def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:

@@ -30,28 +30,12 @@ OUTPUT_LOST = 74
 """`EX_IOERR` of sysexits.h: the output could not be written."""
 
 COMMANDS = (
-    "build",
-    "list",
-    "inspect",
-    "diff",
-    "check",
-    "report",
-    "run",
-    "bench",
-    "tune",
-    "warm",
-    "machine",
-    "lock",
-    "bundle",
-    "cache",
-    "targets",
-    "doctor",
-    "init",
-)
+    "build", "list", "inspect", "diff", "check", "report", "run", "bench", "tune", "warm",
+    "machine", "lock", "bundle", "cache", "targets", "doctor", "init",
+)  # fmt: skip
 """All commands, in the order of the help."""
 
 _PLACES = {
-    "tune": "tune.group:command",
     "targets": "list:targets_command",
     "machine": "warm:machine_command",
 }

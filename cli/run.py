@@ -142,10 +142,14 @@ def _launch(device: Device, chosen: Chosen, inputs: list[Value]) -> list[Value]:
     Raises:
         DeviceError: the launch failed.
     """
+    from pallasc.runtime.adapters.device_arrays import Operands
+
+    signature = chosen.route.signature
     with launching.naming(chosen.variant):
-        operands = launching.Operands(chosen.route.signature, inputs, device)
+        operands = Operands(signature, [value.data for value in inputs], device)
         chosen.route.enqueue(0, device.ordinal, operands.pointers)
-        return operands.read_outputs()
+        outputs = zip(signature.outputs, operands.outputs(), strict=True)
+        return [launching.Value(binding, data) for binding, data in outputs]
 
 
 @dataclass(slots=True)

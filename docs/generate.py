@@ -14,7 +14,6 @@ tests/coverage has other kernels.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 import subprocess
 import sys
@@ -179,7 +178,7 @@ def plans_page() -> str:
 
 
 def _fields(kind: type) -> str:
-    return ", ".join(f"`{field.name}`" for field in dataclasses.fields(kind))
+    return ", ".join(f"`{name}`" for name in kind.__struct_fields__)
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

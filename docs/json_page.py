@@ -106,8 +106,9 @@ def _class_fields(path: str) -> dict[str, Field]:
 
 
 def _fields_of(kind: Any) -> dict[str, Field]:
-    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
-    names = names or [each.name for each in dataclasses.fields(kind)]
+    names = getattr(kind, "__struct_fields__", getattr(kind, "_fields", None))
+    if names is None:
+        names = [each.name for each in dataclasses.fields(kind)]
     texts, types = _texts(kind), typing.get_type_hints(kind)
     return {name: _typed(texts.get(name, ""), types[name]) for name in names}
 

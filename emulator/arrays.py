@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from pallasc.errors import ArgumentError
 from pallasc.specs.arrays import DTYPES, array_text

@@ -16,8 +16,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from msgspec import ValidationError, convert
+
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import Number, Positive, fault, read
+from pallasc.specs.canonical import Number, Positive
 from pallasc.specs.spelling import one_of, suggestion
 
 ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
@@ -176,12 +178,12 @@ def target_of_record(record: Mapping[str, object]) -> Target:
     """Return the model that a record was compiled for.
 
     Raises:
-        CorruptError: a field is missing, unknown, or has the wrong type.
+        CorruptError: a field is missing or has the wrong type.
     """
     try:
-        target: Target = read(Target, record)
-    except (LookupError, TypeError) as error:
-        raise CorruptError(f"the artifact's target is damaged: {fault(error)}") from error
+        target = convert(record, Target)
+    except ValidationError as error:
+        raise CorruptError(f"the artifact's target is damaged: {error}") from error
     if ARCH.fullmatch(str(record["arch"])) is None:
         raise CorruptError(f"the artifact's target has arch {str(record['arch'])[:80]!r}")
     return target

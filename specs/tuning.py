@@ -6,43 +6,27 @@ parameters that change only its speed. A table row selects values of the tuned p
 value that names its bucket: a power of two (`pow2`), or one of the edges listed in the spec.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from msgspec import Struct, convert
+from msgspec.structs import asdict
+
 from pallasc.errors import Location
-from pallasc.specs.canonical import (
-    Natural,
-    Number,
-    Scalar,
-    as_object,
-    canonical_text,
-    plain,
-    read,
-    read_known,
-)
+from pallasc.specs.canonical import Natural, Number, Scalar, canonical_text, plain
 from pallasc.specs.gpus import MODELS, device_names
 from pallasc.specs.templates import Value
-
-POW2 = "pow2"
-"""Buckets that end at powers of two."""
 
 Buckets = Literal["pow2"] | tuple[int, ...]
 """Grouping of whole numbers: by powers of two, or by ascending edges."""
 
-Rounding = Literal["up", "down"]
-"""The end of the bucket that a number is rounded to."""
-
 How = Literal["row", "bucket", "default"]
 """The way a variant was chosen: by the row of its key, by the row of its bucket, or by default."""
 
-_LARGEST = 2**63 - 1
 
-
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """Measurements of a variant.
 
     Attributes:
@@ -63,10 +47,9 @@ class Measured:
     clock_mhz: Natural | None = None
     date: str = ""
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return the known figures."""
-        known = {own.name: (getattr(self, own.name), own.default) for own in fields(self)}
-        return {name: value for name, (value, unknown) in known.items() if value != unknown}
+        return {name: value for name, value in asdict(self).items() if value or name == "us"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +84,6 @@ class Tune:
         over: values of each tuned parameter.
         by: parameters of the matrix that decide which values are best.
         buckets: grouping of the values of some of these parameters.
-        rounding: the end of its bucket that a value is rounded to.
         pad: dimensions in which an array may be longer than a call's: for a parameter, the padded
             dimension of each array, by the array's path in the launch plan.
         default: the label of each parameter of `over`, for calls that no row fits; without a
@@ -112,7 +94,6 @@ class Tune:
     over: dict[str, tuple[Value, ...]]
     by: tuple[str, ...]
     buckets: dict[str, Buckets] = field(default_factory=dict)
-    rounding: Rounding = "up"
     pad: dict[str, dict[str, int]] = field(default_factory=dict)
     default: dict[str, Scalar] | None = None
     table: str = ""
@@ -123,7 +104,7 @@ class Tuning:
     """Tuning data that a variant carries into a bundle.
 
     Attributes:
-        by, buckets, rounding, pad: as in `Tune`.
+        by, buckets, pad: as in `Tune`.
         over: the tuned parameters.
         is_default: True if it is used when no row fits.
         rows: the rows that choose it, in table order; its own parameters are their `use`.
@@ -137,7 +118,6 @@ class Tuning:
     by: tuple[str, ...]
     over: tuple[str, ...]
     buckets: Mapping[str, Buckets] = field(default_factory=dict)
-    rounding: Rounding = "up"
     pad: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     is_default: bool = False
     rows: tuple[Row, ...] = ()
@@ -152,16 +132,15 @@ class Tuning:
 
     def bucket_of(self, params: Mapping[str, Scalar]) -> tuple[Scalar, ...] | None:
         """Return the key of a point's bucket, None if a value is beyond the last edge."""
-        return bucket_key(self.key_of(params), self.by, self.buckets, self.rounding)
+        return bucket_key(self.key_of(params), self.by, self.buckets)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Any]:
         """Return the form used in a bundle's entry, without default values."""
-        given: dict[str, object] = {
-            "buckets": {k: own if own == POW2 else list(own) for k, own in self.buckets.items()},
+        given: dict[str, Any] = {
+            "buckets": dict(self.buckets),
             "default": self.is_default,
             "pad": {name: dict(own) for name, own in self.pad.items()},
             "rank": self.rank,
-            "round": self.rounding if self.rounding != "up" else "",
             "rows": list(map(_row_json, self.rows)),
         }
         changed = {name: value for name, value in given.items() if value}
@@ -176,17 +155,19 @@ class Tuning:
             params: the variant's parameters.
 
         Raises:
-            LookupError, TypeError, ValueError: the data is malformed.
+            ValueError: the data is malformed.
         """
-        own: _TuneJson = read_known(_TuneJson, value)
+        own = convert(value, _TuneJson)
         if missing := [name for name in (*own.by, *own.over) if name not in params]:
             raise ValueError(f"it has no parameter {missing[0]}")
+        for edges in own.buckets.values():
+            if isinstance(edges, tuple) and (not edges or list(edges) != sorted(set(edges))):
+                raise ValueError(f"{str(edges)[:80]} are not ascending edges")
         use = {name: params[name] for name in own.over}
         return cls(
             by=own.by,
             over=own.over,
-            buckets={name: buckets_from(edges) for name, edges in own.buckets.items()},
-            rounding=own.round,
+            buckets=own.buckets,
             pad=own.pad,
             is_default=own.default,
             rows=tuple(_row_from(row, len(own.by), use) for row in own.rows),
@@ -194,22 +175,19 @@ class Tuning:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _TuneJson:
+class _TuneJson(Struct, frozen=True):
     """The form of `Tuning` in a bundle's entry."""
 
     by: tuple[str, ...]
     over: tuple[str, ...]
-    buckets: Mapping[str, Any] = field(default_factory=dict)
-    pad: Mapping[str, Mapping[str, Natural]] = field(default_factory=dict)
-    round: Rounding = "up"
+    buckets: Mapping[str, Buckets] = {}
+    pad: Mapping[str, Mapping[str, Natural]] = {}
     default: bool = False
-    rows: tuple[Any, ...] = ()
+    rows: tuple[dict[str, Any], ...] = ()
     rank: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _RowJson:
+class _RowJson(Struct, frozen=True):
     """The form of a row there, without its figures."""
 
     gpu: str
@@ -298,53 +276,25 @@ def check_padding(
 
 
 def bucket_key(
-    key: Sequence[Scalar],
-    by: Sequence[str],
-    buckets: Mapping[str, Buckets],
-    rounding: Rounding,
+    key: Sequence[Scalar], by: Sequence[str], buckets: Mapping[str, Buckets]
 ) -> tuple[Scalar, ...] | None:
     """Return the key of the bucket that contains an exact key, None if there is none."""
-    values: list[Scalar] = []
-    for name, value in zip(by, key, strict=True):
-        own = buckets.get(name)
-        if own is not None:
-            if type(value) is not int:
-                return None
-            value = bucket(value, own, rounding)
-            if value is None:
-                return None
-        values.append(value)
-    return tuple(values)
+    values = [
+        bucket(value, buckets[name]) if name in buckets else value
+        for name, value in zip(by, key, strict=True)
+    ]
+    is_outside = any(own is None for own, name in zip(values, by, strict=True) if name in buckets)
+    return None if is_outside else tuple(values)
 
 
-def bucket(value: int, buckets: Buckets, rounding: Rounding) -> int | None:
-    """Return the value that names the bucket of a number, None if no bucket contains it."""
+def bucket(value: Scalar, buckets: Buckets) -> int | None:
+    """Return the upper end of the bucket that contains a value, None if no bucket does."""
+    if type(value) is not int:
+        return None
     if isinstance(buckets, str):
-        if value < 1:
-            return None
-        upper = 1 << (value - 1).bit_length()
-        return upper if rounding == "up" or upper == value else upper >> 1
-    if rounding == "up":
-        place = bisect_left(buckets, value)
-        return buckets[place] if place < len(buckets) else None
-    place = bisect_right(buckets, value)
-    return buckets[place - 1] if place else None
-
-
-def buckets_from(value: object) -> Buckets:
-    """Parse buckets from JSON.
-
-    Raises:
-        TypeError, ValueError: the data is malformed.
-    """
-    if value == POW2:
-        return "pow2"
-    edges: tuple[int, ...] = read(tuple[int, ...], value)
-    if not edges or any(a >= b for a, b in pairwise(edges)):
-        raise ValueError(f"{str(edges)[:80]} are not ascending edges")
-    if not -_LARGEST <= edges[0] <= edges[-1] <= _LARGEST:
-        raise ValueError(f"{str(edges)[:80]} are beyond 64 bits")
-    return edges
+        return None if value < 1 else 1 << (value - 1).bit_length()
+    place = bisect_left(buckets, value)
+    return buckets[place] if place < len(buckets) else None
 
 
 def key_text(by: Sequence[str], key: Sequence[Scalar]) -> str:
@@ -390,11 +340,11 @@ def _row_json(row: Row) -> dict[str, object]:
     }
 
 
-def _row_from(value: object, length: int, use: dict[str, Scalar]) -> Row:
-    own: _RowJson = read_known(_RowJson, value)
+def _row_from(value: Mapping[str, Any], length: int, use: dict[str, Scalar]) -> Row:
+    own = convert(value, _RowJson)
     if len(own.key) != length:
         raise ValueError(f"the key of a row has {len(own.key)} values, not {length}")
-    measured = read_known(Measured, value) if "us" in as_object(value) else None
+    measured = convert(value, Measured) if "us" in value else None
     return Row(own.gpu, own.key, use, None, own.source, measured)
 
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import DeviceError, SelectionError, SpecError
 from pallasc.runtime.device.devices import Device
@@ -139,20 +139,20 @@ class Referee:
 
     Attributes:
         bundle: the job.
-        make_inputs: returns the inputs of a point, as `pallasc run` makes them.
         standard: id and outputs of the point that the others are compared with.
     """
 
     bundle: Bundle
-    make_inputs: Callable[..., Sequence[Any]]
     standard: tuple[str, Sequence[bytes]] | None = None
 
     def inputs(self, entry: Entry, signature: Signature) -> list[bytes]:
-        """Return the inputs of a point."""
+        """Return the inputs of a point, as `pallasc run` makes them."""
+        from pallasc.compiler.arrays import random_bytes
+
         reference = self.bundle.reference(entry)
         seed = 0 if reference is None else reference.seed
-        made = self.make_inputs(signature, seed=seed, files={}, name=entry.id)
-        return [value.data for value in made]
+        passed = zip(signature.inputs, signature.sizes_bytes, strict=False)
+        return [random_bytes(own.dtype, size, seed=seed, name=own.path) for own, size in passed]
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
         """Describe the first wrong element of outputs, "" if they are right."""
@@ -165,7 +165,8 @@ class Referee:
                 signature.outputs, outputs, reference.outputs, strict=True
             ):
                 if own.positions:
-                    compared = compare_samples(binding, data, own.positions, own.values, tolerance)
+                    values: Any = own.values  # numbers, no texts
+                    compared = compare_samples(binding, data, own.positions, values, tolerance)
                     if compared.first is not None:
                         return _wrong(binding, compared, "the reference has")
         if self.standard is None:
@@ -363,16 +364,6 @@ class Points:
 # ---- the run
 
 
-class Listener(Protocol):
-    """Receives the progress of a run."""
-
-    def failed(self, name: str, why: str) -> None:
-        """A point is excluded."""
-
-    def done(self, match: Match, contest: Contest) -> None:
-        """A contest has ended."""
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """A run of a job.
@@ -383,7 +374,7 @@ class Run:
         rules: when a contest ends.
         conditions: reads the state of the GPU.
         referee: returns the `Referee` of a contest.
-        listener: receives the progress.
+        on_failure: called with the id of a point that is excluded, and the reason.
     """
 
     file: ResultsFile
@@ -391,10 +382,12 @@ class Run:
     rules: Rules
     conditions: Conditions
     referee: Callable[[], Referee]
-    listener: Listener
+    on_failure: Callable[[str, str], None]
 
-    def all(self, matches: Sequence[Match]) -> None:
-        """Run every contest that is not done; if all are done, nothing is written.
+    def all(self, matches: Sequence[Match]) -> Iterator[Match]:
+        """Run every contest that is not done, and yield each when it is.
+
+        If all are done, nothing is written.
 
         Raises:
             DeviceError: the GPU can no longer be used.
@@ -403,7 +396,7 @@ class Run:
         for match in matches:
             if not self._contest(match).done:
                 self._one(match)
-                self.listener.done(match, self._contest(match))
+                yield match
 
     def _contest(self, match: Match) -> Contest:
         return self.file.results.contests.get(match.contest_key, Contest(*match.subject))
@@ -473,7 +466,7 @@ class Run:
             DeviceError: the process does not end; the next run skips the point.
         """
         self._note(match, name, why)
-        self.listener.failed(name, why)
+        self.on_failure(name, why)
         points.end(name)
 
     def _note(self, match: Match, name: str, why: str = "") -> None:

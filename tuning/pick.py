@@ -33,7 +33,7 @@ from pallasc.specs.canonical import canonical_text
 from pallasc.specs.gpus import Target, device_names
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, key_text, row_order
+from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, row_order
 from pallasc.tuning.contest import is_surely_within
 from pallasc.tuning.results import Contest, ContestKey, Results
 
@@ -199,8 +199,6 @@ def pick(
         _choose(picked, most)
         _add_rows(picked, kernel.tune)
         picked.changes = _changes(picked, kernel.rows)
-        for change in picked.changes:
-            _check_age(name, change, kernel.tune)
         decided.append(picked)
     return decided
 
@@ -269,31 +267,14 @@ def _contests(files: Sequence[Results]) -> dict[ContestKey, Contest]:
     """
     contests: dict[ContestKey, Contest] = {}
     for file in files:
-        if key := next((key for key in file.contests if key in contests), None):
-            other = next(own.file for own in files if key in own.contests)
-            if other == file.file:
-                raise SpecError(f"{other} is given twice.", hint="Give each file of results once.")
-            twice = contests[key]
+        if twice := next((contests[key] for key in file.contests if key in contests), None):
             raise SpecError(
-                f"{other} and {file.file} have results of {twice.kernel}, key "
-                f"{canonical_text(list(twice.key))}.",
-                hint="Give one of them; rows of keys that it lacks stay in the table.",
+                f"{file.file} has results of {twice.kernel}, key "
+                f"{canonical_text(list(twice.key))}, and so has another file.",
+                hint="Give one of them, once; rows of keys that it lacks stay in the table.",
             )
         contests |= file.contests
     return contests
-
-
-def _check_age(name: str, change: RowChange, tune: Tune) -> None:
-    """Check that a row is not replaced by an older one."""
-    old = change.before.measured if change.before is not None else None
-    new = change.row.measured
-    if old is not None and new is not None and old.date > new.date:
-        raise SpecError(
-            f"{name}: the row of {change.row.gpu}, {key_text(tune.by, change.row.key)} is of "
-            f"{old.date}, and the results are older: {new.date}.",
-            location=change.before.place if change.before is not None else None,
-            hint="Give newer results, or remove the row.",
-        )
 
 
 # ---- what was measured
@@ -377,7 +358,7 @@ def _add_rows(picked: Picked, tune: Tune) -> None:
     gpu, measured = picked.gpu, {_text(own.key) for own in picked.served}
     buckets: dict[str, tuple[Key, list[MeasuredKey]]] = {}
     for own in picked.served:
-        around = bucket_key(own.key, tune.by, tune.buckets, tune.rounding)
+        around = bucket_key(own.key, tune.by, tune.buckets)
         if around is None or (tune.pad and _text(around) not in measured):
             picked.rows.append(_row(gpu, own.key, own.option))
         else:

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 from pallasc.errors import DeviceError, DriverError, PallascError
 
 if TYPE_CHECKING:
-    from pallasc.runtime.adapters.device_arrays import DeviceArray
+    from pallasc.runtime.adapters.device_arrays import Operands
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
 
@@ -197,12 +197,7 @@ class _Point:
 
     device: Device
     route: Route
-    inputs: list[DeviceArray]
-    results: list[DeviceArray]
-
-    @property
-    def _pointers(self) -> list[int]:
-        return [array.pointer for array in (*self.inputs, *self.results)]
+    operands: Operands
 
     def open(self, device: int) -> dict[str, object]:
         from pallasc.runtime.device.devices import get_device
@@ -212,26 +207,19 @@ class _Point:
 
     def launch(self, inputs: list[int], outputs: int, **variant: Any) -> dict[str, object]:
         """Load the variant, fill its inputs, launch it once, and write the outputs."""
+        from pallasc.runtime.adapters.device_arrays import Operands
+
         self.route = _load(**variant)
         self.route.program(self.device.ordinal)  # reject an unsuitable GPU before allocating
-        self._allocate(inputs)
-        self.route.enqueue(0, self.device.ordinal, self._pointers)
-        arrays, sizes = {"input": self.inputs, "result": self.results}, []
+        signature = self.route.signature
+        data = [
+            mmap.mmap(number, size, prot=mmap.PROT_READ) if size else b""
+            for number, size in zip(inputs, signature.sizes_bytes, strict=False)
+        ]
+        self.operands = Operands(signature, data, self.device)
+        self.route.enqueue(0, self.device.ordinal, self.operands.pointers)
         with os.fdopen(outputs, "wb", closefd=False) as file:
-            for source, number in self.route.signature.sources:
-                sizes.append(file.write(arrays[source][number].to_bytes()))
-        return {"sizes": sizes}
-
-    def _allocate(self, descriptors: list[int]) -> None:
-        from pallasc.runtime.adapters.device_arrays import DeviceArray
-
-        signature, ordinal = self.route.signature, self.device.ordinal
-        self.inputs = [DeviceArray(own.shape, own.dtype, ordinal) for own in signature.inputs]
-        for array, descriptor in zip(self.inputs, descriptors, strict=True):
-            if array.nbytes:
-                with mmap.mmap(descriptor, array.nbytes, prot=mmap.PROT_READ) as data:
-                    array.copy_from(data)
-        self.results = [DeviceArray(own.shape, own.dtype, ordinal) for own in signature.results]
+            return {"sizes": [file.write(output) for output in self.operands.outputs()]}
 
     def time(self, repeats: int, *, cold: bool) -> dict[str, object]:
         """Measure a launch: the mean of several without the fastest and slowest quarter.
@@ -241,7 +229,7 @@ class _Point:
         from pallasc.runtime.timing import time_launches
 
         times_us = time_launches(
-            self.route, self.device, self._pointers, repeats=repeats, warmup=1, cold=cold
+            self.route, self.device, self.operands.pointers, repeats=repeats, warmup=1, cold=cold
         )
         quarter = repeats // 4
         return {"us": statistics.fmean(sorted(times_us)[quarter : repeats - quarter])}

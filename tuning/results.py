@@ -45,7 +45,7 @@ import msgspec
 from msgspec import Struct
 
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import canonical_json, fault, plain
+from pallasc.specs.canonical import canonical_json, plain
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Measured
 from pallasc.specs.user_files import read_regular
@@ -330,8 +330,9 @@ def parse_results(data: bytes, shown: str) -> Results:
                 results = Results(shown, _first(line, shown))
             results.add(_record(line))
         except (LookupError, ValueError, msgspec.MsgspecError) as error:
+            what = f"{error} is missing" if isinstance(error, LookupError) else error
             raise CorruptError(
-                f"{fault(error)}.",
+                f"{what}.",
                 location=Location(shown, number),
                 hint="Restore the file, or remove this line and those after it, and measure again.",
             ) from error
@@ -464,13 +465,13 @@ def check_start(found: Start, wanted: Start, shown: str) -> None:
     Raises:
         SpecError: the file has something else.
     """
-
-    def facts(start: Start) -> dict[str, str]:
-        settings = {f"with another --{n}": plain(start.settings.get(n)) for n in _LIKE_BEFORE}
-        gpu = f"{start.device} ({start.arch})"
-        return {"of another job": f"{start.job[:12]}…", "of another GPU": gpu, **settings}
-
-    for (what, before), now in zip(facts(found).items(), facts(wanted).values(), strict=True):
+    both = found, wanted
+    facts = {
+        "of another job": [f"{start.job[:12]}…" for start in both],
+        "of another GPU": [f"{start.device} ({start.arch})" for start in both],
+        **{f"with another --{n}": [plain(s.settings.get(n)) for s in both] for n in _LIKE_BEFORE},
+    }
+    for what, (before, now) in facts.items():
         if before != now:
             raise SpecError(
                 f"{shown} has results {what}: {before}, and this is {now}.",

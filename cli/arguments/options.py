@@ -120,9 +120,7 @@ bundles_argument = click.argument(
 
 def json_option(what: str) -> Callable[[F], F]:
     """Return the `--json` option; `what` completes "Print ... as JSON"."""
-    return click.option(
-        "--json", "as_json", is_flag=True, help=f"Print {what} as JSON; see docs/json.md."
-    )
+    return flag("--json", f"Print {what} as JSON; see docs/json.md.", parameter="as_json")
 
 
 def option(
@@ -131,20 +129,20 @@ def option(
     """Return an option with a value; its help shows the default, if any.
 
     Args:
-        name: the option, such as "--flops".
+        name: the option, such as "--flops" or "-j --jobs".
         metavar: name of the value in the help; None for its type.
         text: the help.
         parameter: the command's parameter, if its name differs.
         settings: as for `click.option`.
     """
-    names = [name, *([parameter] if parameter else [])]
+    names = [*name.split(), *([parameter] if parameter else [])]
     shows = settings.get("default") is not None and settings["default"] != ""
     return click.option(*names, metavar=metavar, help=text, show_default=shows, **settings)
 
 
 def flag(name: str, text: str, *, parameter: str | None = None) -> Callable[[F], F]:
     """Return an option without a value; for arguments, see `option`."""
-    names = [name, *([parameter] if parameter else [])]
+    names = [*name.split(), *([parameter] if parameter else [])]
     return click.option(*names, is_flag=True, help=text)
 
 
@@ -165,7 +163,7 @@ def output_option(
 ) -> Callable[[F], F]:
     """Return the `--output` option; `kind` restricts it to a file or a folder."""
     path = click.Path(path_type=Path, **kind)
-    return click.option("-o", "--output", type=path, metavar=metavar, required=required, help=text)
+    return option("-o --output", metavar, text, type=path, required=required)
 
 
 def count_option(name: str, text: str, *, least: int = 1, **settings: Any) -> Callable[[F], F]:
@@ -244,7 +242,7 @@ frozen_options = together(
     lock_option("Path of the lock file"),
 )
 
-quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
+quiet_option = flag("-q --quiet", "Print only problems.")
 explain_option = flag("--explain", "Explain each store miss, field by field.")
 fail_fast_option = click.option(
     "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
@@ -369,9 +367,7 @@ def size_option(
 
         return parse_size(size, what=name, least_bytes=least_bytes)
 
-    return click.option(
-        name, parameter, callback=read_by(parse), metavar="SIZE", help=text, **settings
-    )
+    return option(name, "SIZE", text, parameter=parameter, callback=read_by(parse), **settings)
 
 
 def _memory_bytes(text: str) -> int:
@@ -425,12 +421,12 @@ def _limit_options(
             callback=read_by(_seconds),
             default=None if seconds is None else str(seconds),
         ),
-        click.option(
+        option(
             "--memory",
-            "memory_bytes",
+            "SIZE",
+            f"Stop {what} above this much memory, e.g. 4GiB. Default: {memory}.",
+            parameter="memory_bytes",
             callback=read_by(_memory_bytes),
-            metavar="SIZE",
-            help=f"Stop {what} above this much memory, e.g. 4GiB. Default: {memory}.",
         ),
     )
 

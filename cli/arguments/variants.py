@@ -545,12 +545,9 @@ def build_options(
     Args:
         limits: limit options; by default, the limits for compiling.
     """
-    jobs = click.option(
-        "-j",
-        "--jobs",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Compile in at most N processes at once. Default: as many as cores and memory allow.",
+    jobs = options.count_option(
+        "-j --jobs",
+        "Compile in at most N processes at once. Default: as many as cores and memory allow.",
     )
     building = options.packed("work", _work, (*_WORK, *_LIMITS, *_HOW, "remote", "remote_write"))
     return options.together(jobs, limits, options.store_option, options._remote_options, building)

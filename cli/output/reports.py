@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
@@ -271,7 +270,7 @@ def _variant_row(outcome: Outcome, result: VariantResult) -> dict[str, object]:
         "explanation": result.explanation.to_json() if result.explanation else None,
         **(kernel_facts(artifact) if artifact else facts),
         "cubin_bytes": artifact and artifact.cubin_bytes,
-        "kernels": [asdict(kernel) for kernel in artifact.kernels] if artifact else [],
+        "kernels": to_builtins(artifact.kernels) if artifact else [],
         "resources": resources and resources._asdict(),
         "warnings": to_builtins(result.diagnostics),
         "error": error_row(outcome.error),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from msgspec.structs import asdict
 
 from pallasc.cli.output.text import NO_KERNELS, count, echo, fields, table
 from pallasc.errors import NotCachedError, PallascError

@@ -15,9 +15,11 @@ import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+from msgspec.structs import asdict, replace
 
 from pallasc.compiler.lowering.constructs import hint, message
 from pallasc.compiler.lowering.diagnose import (

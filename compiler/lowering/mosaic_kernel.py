@@ -29,8 +29,10 @@ import ctypes
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.serialized import message_type
 from pallasc.errors import CompileError
@@ -426,7 +428,7 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
         else:
             name, cubin, smem = proto.kernel_name, proto.gpu_binary, proto.smem_bytes
         kernels = parse_cubin(cubin).kernels
-        sizes = [parameter.size for parameter in kernels[name].parameters]
+        sizes = kernels[name].parameter_bytes
         each_rank = [
             host.launch(
                 proto.host_func_name,

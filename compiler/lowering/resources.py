@@ -21,8 +21,9 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.translate import Translation
 from pallasc.compiler.toolchain.toolchain import tool_version

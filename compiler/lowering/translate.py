@@ -9,8 +9,10 @@ start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
+
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.allocations import (
     Places,
@@ -294,7 +296,7 @@ class _Translator:
         kernels = self.result.cubin(key).kernels
         if launch.kernel not in kernels:
             raise CompileError(f"the cubin does not contain the kernel {launch.kernel}")
-        sizes = [parameter.size for parameter in kernels[launch.kernel].parameters]
+        sizes = kernels[launch.kernel].parameter_bytes
         try:
             launch.check_parameters(sizes, "its cubin")
         except CorruptError as error:

@@ -12,11 +12,11 @@ import math
 import re
 import struct
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import Device, active, get_device, is_open, outside_captures
@@ -32,6 +32,9 @@ from pallasc.runtime.matching.arrays import (
 )
 from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.spelling import an
+
+if TYPE_CHECKING:
+    from pallasc.specs.artifacts.signature import Signature
 
 # ---- DLPack capsules
 
@@ -376,6 +379,37 @@ def _or_device_array(view: Callable[[Any], ArrayView]) -> Callable[[Any], ArrayV
         return array.view if type(array) is DeviceArray else view(array)
 
     return describe
+
+
+class Operands:
+    """The arrays of one launch.
+
+    Args:
+        signature: the kernel's signature.
+        inputs: the bytes of each input.
+        device: the GPU.
+
+    Raises:
+        OutOfMemoryError: the device memory is too small.
+    """
+
+    def __init__(self, signature: Signature, inputs: Iterable[Any], device: Device) -> None:
+        self._sources = signature.sources
+        passed = [DeviceArray(own.shape, own.dtype, device.ordinal) for own in signature.passed]
+        count = len(signature.inputs)
+        self._arrays = {"input": passed[:count], "result": passed[count:]}
+        for array, data in zip(self._arrays["input"], inputs, strict=True):
+            array.copy_from(data)
+        self.pointers = [array.pointer for array in passed]
+
+    def outputs(self) -> Iterator[bytes]:
+        """Wait for the default stream, and yield the bytes of each output.
+
+        Raises:
+            DriverError: an output cannot be read, or an earlier launch failed.
+        """
+        for source, number in self._sources:
+            yield self._arrays[source][number].to_bytes()
 
 
 class OwnMemory(Adapter):

@@ -158,7 +158,7 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
     with state.lock:
         library = _library(driver, artifact, launch.cubin, what)
         own = library.cubin.kernel(launch.kernel)
-        launch.check_parameters([parameter.size for parameter in own.parameters], "its cubin")
+        launch.check_parameters(own.parameter_bytes, "its cubin")
         name = launch.kernel.encode()
         kernel = driver.call("cuLibraryGetKernel", library.handle, name, what=what)
         _check_driver_parameters(driver, kernel, launch, what)

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import Device, Driver, active
 from pallasc.runtime.device.streams import align, temporary
@@ -230,7 +232,7 @@ def _cut(binding: Binding, outputs: Any) -> Binding:
         return binding
     shape = list(binding.shape)
     shape[own.dimension] = own.length
-    return replace(binding, shape=tuple(shape))
+    return structs.replace(binding, shape=tuple(shape))
 
 
 def _lengthen(driver: Driver, strip: Strip, target: int, source: int, stream: int) -> None:

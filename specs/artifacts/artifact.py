@@ -15,20 +15,12 @@ It has no variant names, folders, or times: the same compilation gives the same 
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast
+
+from msgspec import Struct, ValidationError, convert
 
 from pallasc.errors import CorruptError
-from pallasc.specs.canonical import (
-    Natural,
-    Positive,
-    as_list,
-    as_object,
-    canonical_json,
-    digest,
-    fault,
-    read,
-)
+from pallasc.specs.canonical import Natural, Positive, StrictStruct, canonical_json, digest
 from pallasc.specs.objects import cached_property
 
 if TYPE_CHECKING:
@@ -43,15 +35,14 @@ class ArtifactRecord(TypedDict):
 
     schema: int
     target: Mapping[str, str | int | float]
-    toolchain: Mapping[str, object]
+    toolchain: Mapping[str, Any]
     minimum_driver: NotRequired[Mapping[str, str]]
-    plan: Mapping[str, object]
-    kernels: Sequence[Mapping[str, object]]
+    plan: Mapping[str, Any]
+    kernels: Sequence[Any]
     blobs: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelResources:
+class KernelResources(StrictStruct, frozen=True):
     """The resources of one kernel, as the assembler reports them.
 
     Attributes:
@@ -92,7 +83,7 @@ class KernelResources:
         return self.spill_store_bytes + self.spill_load_bytes
 
 
-class LaunchSize(NamedTuple):
+class LaunchSize(Struct, frozen=True):
     """Resources that a launch uses on a multiprocessor, in addition to its kernel's.
 
     Attributes:
@@ -192,23 +183,18 @@ class Artifact:
     def launch_sizes(self) -> tuple[LaunchSize, ...]:
         """Size of each launch in the plan; the rest of the plan is neither read nor checked."""
         try:
-            steps = map(as_object, as_list(self.record["plan"]["steps"]))
-            launches = [step for step in steps if step["kind"] == "launch"]
-            sizes = [[launch[name] for name in LaunchSize._fields] for launch in launches]
-            launched: tuple[LaunchSize, ...] = read(tuple[LaunchSize, ...], sizes)
-        except (LookupError, TypeError) as error:
-            raise CorruptError(f"the launches of the plan are damaged: {fault(error)}") from error
-        return launched
+            steps = [step for step in self.record["plan"]["steps"] if step["kind"] == "launch"]
+            return convert(steps, tuple[LaunchSize, ...])
+        except (LookupError, TypeError, ValueError) as error:
+            raise CorruptError(f"the launches of the plan are damaged: {error}") from error
 
     @cached_property
     def kernels(self) -> tuple[KernelResources, ...]:
         """The kernels that the plan launches, in the order of their first launch."""
         try:
-            kernels: tuple[KernelResources, ...] = read(
-                tuple[KernelResources, ...], self.record["kernels"]
-            )
-        except (LookupError, TypeError) as error:
-            raise CorruptError(f"the artifact's kernels are damaged: {fault(error)}") from error
+            kernels = convert(self.record["kernels"], tuple[KernelResources, ...])
+        except ValidationError as error:
+            raise CorruptError(f"the artifact's kernels are damaged: {error}") from error
         for kernel in kernels:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
                 self.blob_bytes(key)
@@ -240,17 +226,14 @@ class Artifact:
         return self.record["target"]
 
     @property
-    def toolchain(self) -> Mapping[str, object]:
+    def toolchain(self) -> Mapping[str, Any]:
         """Versions and digests of the toolchain that compiled it."""
         return self.record["toolchain"]
 
     @property
     def versions(self) -> dict[str, str]:
         """Versions of JAX's packages and of the assembler."""
-        packages = self.toolchain.get("versions", {})
-        if not isinstance(packages, Mapping):
-            raise CorruptError("the artifact's toolchain has versions that are not an object")
-        versions = {**packages, "ptxas": self.toolchain.get("ptxas")}
+        versions = {**self.toolchain.get("versions", {}), "ptxas": self.toolchain.get("ptxas")}
         return {name: str(version) for name, version in versions.items()}
 
     @cached_property
@@ -295,7 +278,7 @@ class Artifact:
             CorruptError: the artifact does not list it.
         """
         size = self.record["blobs"].get(key)
-        if type(size) is not int:
+        if size is None:
             raise CorruptError(f"the artifact names no blob {key}")
         return size
 
@@ -306,19 +289,15 @@ class Artifact:
         raise CorruptError(f"the artifact has no kernel {name}")
 
 
-def _checked(record: object) -> ArtifactRecord:
+def _checked(record: Any) -> ArtifactRecord:
     """Check the types in a record; kernels and plan are checked when they are read."""
-    if not isinstance(record, Mapping):
-        raise CorruptError("the artifact's record is not a JSON object")
-    schema = record.get("schema")
+    schema = record.get("schema") if isinstance(record, Mapping) else None
     if schema != ARTIFACT_SCHEMA:
         raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
-    missing = {"target", "toolchain", "plan", "kernels", "blobs"} - set(record)
-    if missing:
-        raise CorruptError(f"the artifact lacks {', '.join(sorted(missing))}")
-    for part in ("target", "toolchain", "plan", "blobs"):
-        if not isinstance(record[part], Mapping):
-            raise CorruptError(f"the artifact's {part} is not an object")
+    try:
+        convert(record, ArtifactRecord)
+    except ValidationError as error:
+        raise CorruptError(f"the artifact's record is damaged: {error}") from error
     if type(record["target"].get("name")) is not str:
         raise CorruptError("the artifact's target has no name")
     return cast(ArtifactRecord, record)

@@ -153,19 +153,11 @@ def _text(table: bytes, start: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """A kernel parameter: its offset in the parameter space and its size, in bytes."""
-
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel as its cubin describes it; memory in bytes, registers per thread."""
 
     name: str
-    parameters: tuple[Parameter, ...]
+    parameter_bytes: tuple[int, ...]
     registers: int
     stack_bytes: int
     static_smem_bytes: int
@@ -282,7 +274,7 @@ def _kernel(elf: Elf, name: str, sm: int, registers: int, stack_bytes: int) -> K
     reserved = reserved_smem_bytes(sm)
     return Kernel(
         name=name,
-        parameters=_parameters(own),
+        parameter_bytes=_parameter_bytes(own),
         registers=registers,
         stack_bytes=stack_bytes,
         static_smem_bytes=max(0, shared.size - reserved) if shared else 0,
@@ -315,17 +307,13 @@ def _per_symbol(attributes: _Attributes, number: int, symbols: list[str]) -> dic
     return result
 
 
-def _parameters(attributes: _Attributes) -> tuple[Parameter, ...]:
-    parameters = {}
+def _parameter_bytes(attributes: _Attributes) -> tuple[int, ...]:
+    sizes = {}
     for attribute, payload in attributes:
-        if len(payload) < 12:
-            continue
-        ordinal, offset, bits = struct.unpack_from("<HHI", payload, 4)
-        if attribute == _KPARAM_INFO:
-            parameters[ordinal] = Parameter(offset, bits >> 18)
-        elif attribute == _KPARAM_INFO_V2:
-            parameters[ordinal] = Parameter(offset, bits & 0xFFFF)
-    return tuple(parameters[ordinal] for ordinal in sorted(parameters))
+        if attribute in (_KPARAM_INFO, _KPARAM_INFO_V2) and len(payload) >= 12:
+            ordinal, _, bits = struct.unpack_from("<HHI", payload, 4)
+            sizes[ordinal] = bits >> 18 if attribute == _KPARAM_INFO else bits & 0xFFFF
+    return tuple(sizes[ordinal] for ordinal in sorted(sizes))
 
 
 def _toolkit(elf: Elf) -> str:

@@ -3,8 +3,8 @@
 A plan is an ordered list of steps over numbered buffers. Offsets and sizes are in bytes. It does
 not depend on JAX or XLA.
 
-Its JSON form, schema 1, is an object with the fields of `LaunchPlan`. Nested data classes are
-objects with their fields; steps and parameters also have a `kind`. Some fields are omitted:
+Its JSON form, schema 1, is an object with the fields of `LaunchPlan`. Nested records are objects
+with their fields; steps and parameters also have a `kind`. Some fields are omitted:
 
 * `mesh`, if the plan runs on a single device
 * `peer_table` of a launch and `peers` of a tensor map, if they are None; these fields, and
@@ -23,12 +23,16 @@ channels and 1024 pixels.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+
+import msgspec
+from msgspec import Struct, convert, field
+from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
-from pallasc.specs.canonical import Positive, fault, read_known
+from pallasc.specs.canonical import Positive, StrictStruct
 
 Dim3 = tuple[Positive, Positive, Positive]
 Role = Literal["input", "output", "constant", "temporary"]
@@ -42,12 +46,17 @@ PEER_HEAD_WORDS = 4
 MULTICAST = -1
 """Stands for the multicast address in place of a rank in `TensorMap.peers`."""
 
-_LEFT_OUT = {"mesh", "parameters", "layout", "size", "peers", "peer_table"}
-"""Fields that are omitted if they have their default."""
+
+def _written(default: Any) -> Any:
+    """Return a default that JSON contains, although others are omitted."""
+    return field(default_factory=lambda: default)
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class _Tagged(StrictStruct, frozen=True, tag_field="kind", tag=str.lower):
+    """A kind of step or parameter."""
+
+
+class Buffer(StrictStruct, frozen=True):
     """One allocation on the device.
 
     `role` determines who provides the buffer: the caller (`input`, `output`), the artifact
@@ -60,8 +69,7 @@ class Buffer:
     digest: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(StrictStruct, frozen=True, omit_defaults=True):
     """An array of the function's signature: its path in the pytree, and its buffer.
 
     The array is `dtype[shape]`, row-major unless `layout` lists its dimensions from minor to major;
@@ -113,8 +121,7 @@ class StepMemory(Protocol):
         """Write bytes into a buffer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(_Tagged, frozen=True):
     """Set `size` bytes of a buffer to copies of a `width`-byte little-endian `value`."""
 
     buffer: int
@@ -162,8 +169,7 @@ class Fill:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(_Tagged, frozen=True):
     """Copy `size` bytes between buffers on the device."""
 
     source: int
@@ -212,8 +218,7 @@ class Im2col(TypedDict):
     pixels_per_column: int
 
 
-@dataclass(frozen=True, slots=True)
-class TensorMap:
+class TensorMap(StrictStruct, frozen=True, omit_defaults=True):
     """The arguments of `cuTensorMapEncodeTiled` or `…Im2col`, without the address.
 
     Dimensions are minor first, as the driver expects; `strides` are in bytes and omit the minor
@@ -230,16 +235,15 @@ class TensorMap:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     element_strides: tuple[int, ...]
-    swizzle: int = 0
-    interleave: int = 0
-    l2_promotion: int = 0
-    nan_fill: bool = False
-    im2col: Im2col | None = None
+    swizzle: int = _written(0)
+    interleave: int = _written(0)
+    l2_promotion: int = _written(0)
+    nan_fill: bool = _written(False)
+    im2col: Im2col | None = _written(None)
     peers: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(_Tagged, frozen=True, omit_defaults=True):
     """A kernel parameter: the 8-byte address `buffer + offset` of an array.
 
     `size` is the array's size in bytes, or 0 if the array extends to the end of the buffer.
@@ -250,8 +254,7 @@ class Pointer:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Bytes:
+class Bytes(_Tagged, frozen=True):
     """A kernel parameter passed by value: `size` bytes, `data` overlaid with `tensor_maps`.
 
     `data` is hexadecimal, or empty if the maps (offset, map; 128 bytes each) fill the parameter.
@@ -262,13 +265,11 @@ class Bytes:
     tensor_maps: tuple[tuple[int, TensorMap], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
+class Peers(_Tagged, frozen=True):
     """A kernel parameter: the 8-byte device address of the launch's table of peers."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTable:
+class PeerTable(StrictStruct, frozen=True):
     """The table through which a kernel on several devices finds the memory of its peers.
 
     The launcher writes the table, an array of 64-bit words. Ranks number the devices of the mesh in
@@ -308,8 +309,7 @@ class PeerTable:
 Parameter = Pointer | Bytes | Peers
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(_Tagged, frozen=True, omit_defaults=True):
     """Launch `kernel` of the cubin with the digest `cubin`.
 
     `grid` is in blocks, even with a cluster; `cluster` None means no cluster attribute; `pdl` sets
@@ -325,8 +325,8 @@ class Launch:
     dynamic_smem_bytes: int
     pdl: bool
     parameters: tuple[Parameter, ...]
-    origin: str = "mosaic"
-    label: str = ""
+    origin: str = _written("mosaic")
+    label: str = _written("")
     peer_table: PeerTable | None = None
 
     def accesses(self) -> Iterator[Access]:
@@ -392,8 +392,7 @@ def kind_of(step: Step) -> str:
     return type(step).__name__.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
+class LaunchPlan(Struct, frozen=True, omit_defaults=True):
     """Buffers, signature, and steps of a compiled function.
 
     `input_tree` and `output_tree` are pytrees as JSON: a list or object whose leaves are indices
@@ -437,21 +436,7 @@ def tree_leaves(tree: Any) -> Iterator[int]:
 
 def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
     """Return the plan as plain data for JSON; `plan_from_json` is the exact inverse."""
-    data: dict[str, Any] = _to_json(plan)
-    return data
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_to_json(item) for item in value]
-    if not is_dataclass(value):
-        return value
-    is_tagged = isinstance(value, Step | Parameter)
-    data: dict[str, Any] = {"kind": type(value).__name__.lower()} if is_tagged else {}
-    for field in fields(value):
-        item = getattr(value, field.name)
-        if item != field.default or field.name not in _LEFT_OUT:
-            data[field.name] = _to_json(item)
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan))
     return data
 
 
@@ -462,10 +447,10 @@ def plan_from_json(data: object) -> LaunchPlan:
         CorruptError: a field is missing, unknown, or of the wrong type, or a buffer does not exist.
     """
     try:
-        plan: LaunchPlan = read_known(LaunchPlan, data)
+        plan = convert(data, LaunchPlan)
         check_ranges(plan)
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"the launch plan is damaged: {fault(error)}") from error
+    except ValueError as error:
+        raise CorruptError(f"the launch plan is damaged: {error}") from error
     return plan
 
 
@@ -573,11 +558,9 @@ _Rules = Iterator[tuple[bool, str]]
 
 def broken_rule(m: TensorMap) -> str | None:
     """Return the driver's rule that a tensor map breaks, with the value; None if it breaks none."""
-    for rules in (_modes, _array_rules, _shape_rules):
-        for holds, text in rules(m):
-            if not holds:
-                return text
-    return None
+    shape_rules = _box_rules(m) if m.im2col is None else _window_rules(m, m.im2col)
+    rules = chain(_modes(m), _array_rules(m), shape_rules)
+    return next((text for holds, text in rules if not holds), None)
 
 
 def _modes(m: TensorMap) -> _Rules:
@@ -598,10 +581,6 @@ def _array_rules(m: TensorMap) -> _Rules:
     yield strides, f"byte strides {m.strides} are not all multiples of {step} below 2^40"
     element_strides = len(m.element_strides) == rank and all(1 <= n <= 8 for n in m.element_strides)
     yield element_strides, f"element strides {m.element_strides} are not all in 1 to 8"
-
-
-def _shape_rules(m: TensorMap) -> _Rules:
-    return _box_rules(m) if m.im2col is None else _window_rules(m, m.im2col)
 
 
 def _box_rules(m: TensorMap) -> _Rules:

@@ -328,33 +328,24 @@ def _node(tree: Any) -> tuple[str, list[tuple[str, object]]]:
     """Return the original type of a tree, and its children by key."""
     if isinstance(tree, list):
         return "list", [(str(n), item) for n, item in enumerate(tree)]
-    if isinstance(tree, Mapping):
-        for kind, field in _FIELDS.items():
-            held = tree.get(field)
-            if kind in tree and isinstance(held, Mapping):
-                names = _order(tree, held) if kind == "namedtuple" else held
-                return kind, [(str(key), held[key]) for key in names]
-            if kind in tree and isinstance(held, list):
-                return kind, list(zip(_keys(tree, len(held)), held, strict=True))
+    for kind, field in _FIELDS.items() if isinstance(tree, Mapping) else ():
+        held = tree.get(field) if kind in tree else None
+        if isinstance(held, Mapping):
+            names = _order(tree, held) if kind == "namedtuple" else list(held)
+            if sorted(names) == sorted(held):
+                return kind, [(key, held[key]) for key in names]
+        elif isinstance(held, list):
+            keys = tree.get("keys") or range(len(held))
+            if isinstance(keys, list | range) and len(keys) == len(held):
+                return kind, list(zip(map(str, keys), held, strict=True))
     raise CorruptError(f"{tree!r} is not a pytree of a plan")
-
-
-def _keys(tree: Node, count: int) -> list[str]:
-    keys = tree.get("keys") if "node" in tree else None
-    if keys is None:
-        return [str(number) for number in range(count)]
-    if not isinstance(keys, list) or len(keys) != count:
-        raise CorruptError(f"a node of a plan has {count} children, and the keys {keys!r}")
-    return [str(key) for key in keys]
 
 
 def _order(tree: Node, fields: Node) -> list[str]:
     """Return the fields of a named tuple in order, which JSON does not preserve."""
     named = tree.get("order")
-    if named is not None:
-        if not isinstance(named, list) or sorted(map(str, named)) != sorted(fields):
-            raise CorruptError(f"a named tuple of a plan has the fields {list(fields)}")
-        return list(named)
+    if isinstance(named, list):
+        return list(map(str, named))
     return sorted(fields, key=lambda name: min(tree_leaves(fields[name]), default=math.inf))
 
 

@@ -27,12 +27,14 @@ has these lines, as a line number program (DWARF 3, 6.2) whose only file is the 
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from typing import Literal, NamedTuple
+
+from msgspec import convert, to_builtins
+from msgspec.structs import asdict, replace
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.cubin import Elf
-from pallasc.specs.canonical import Natural, canonical_json, fault, parse_json, read
+from pallasc.specs.canonical import Natural, StrictStruct, canonical_json, parse_json
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20
@@ -63,8 +65,7 @@ Stack = tuple[Frame, ...]
 """Frames, innermost first."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceFile:
+class SourceFile(StrictStruct, frozen=True):
     """A file of source.
 
     Attributes:
@@ -80,8 +81,7 @@ class SourceFile:
     text: Mapping[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class SharedMemory:
+class SharedMemory(StrictStruct, frozen=True):
     """A part of the shared memory of a block.
 
     Attributes:
@@ -101,8 +101,7 @@ class SharedMemory:
     stack: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLines:
+class KernelLines(StrictStruct, frozen=True):
     """The source lines of a kernel.
 
     Attributes:
@@ -137,8 +136,7 @@ class KernelLines:
         return tuple(inherited[line - 1] if 0 < line <= known else 0 for line in self.ptx_lines)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceLines:
+class SourceLines(StrictStruct, frozen=True):
     """The source lines of an artifact's kernels.
 
     Attributes:
@@ -149,7 +147,7 @@ class SourceLines:
 
     kernels: tuple[KernelLines, ...]
     stacks: tuple[Stack, ...]
-    files: tuple[SourceFile, ...] = field(repr=False)
+    files: tuple[SourceFile, ...]
 
     def of(self, kernel: str, code: str) -> KernelLines | None:
         """Return the lines of a kernel, None if they are for other machine code."""
@@ -181,7 +179,7 @@ def to_json(lines: SourceLines) -> bytes:
             "files": [{**asdict(file), "text": _excerpts(file.text)} for file in lines.files],
             "frames": [[files[frame.file], frame.line, frame.function] for frame in frames],
             "stacks": [[numbers[frame] for frame in stack] for stack in lines.stacks],
-            "kernels": [asdict(_with_values(kernel, _runs)) for kernel in lines.kernels],
+            "kernels": [to_builtins(_with_values(kernel, _runs)) for kernel in lines.kernels],
         }
     )
 
@@ -196,23 +194,19 @@ def from_json(data: bytes) -> SourceLines:
         raise CorruptError(f"source lines of {len(data)} bytes: too many")
     body = parse_json(data)
     try:
-        return _source_lines(read(_Record, body))
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(
-            f"the source lines of an artifact are damaged: {fault(error)}"
-        ) from error
+        return _source_lines(convert(body, _Record))
+    except (LookupError, ValueError) as error:
+        raise CorruptError(f"the source lines of an artifact are damaged: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _FileRecord:
+class _FileRecord(StrictStruct, frozen=True):
     name: str
     place: Place
     digest: str
     text: tuple[tuple[Natural, tuple[str, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(StrictStruct, frozen=True):
     schema: int
     files: tuple[_FileRecord, ...]
     frames: tuple[tuple[Natural, Natural, str], ...]

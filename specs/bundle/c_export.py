@@ -52,10 +52,10 @@ _PLACES = {"export/pallasc_tensor.h": "include/pallasc_tensor.h"}
 """Sources with another place in an export: programs include this header, too."""
 
 _HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
-_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
 _LONGEST_PLAN = 100
 _LONGEST_NAME = 40
+_NAME = re.compile(rf"(?!pallasc)[a-z][a-z0-9_]{{0,{_LONGEST_NAME - 1}}}", re.IGNORECASE | re.ASCII)
 _DIGITS = 16
 _LEAST_FILE_BYTES = 4096
 """Disk space used by a small file."""
@@ -148,9 +148,11 @@ def export_c(
         CorruptError: the bundle is damaged.
         UnsupportedError: a variant cannot be a flat plan.
     """
-    if why := _why_not(name):
+    if _NAME.fullmatch(name) is None:
         raise SpecError(
-            f"--name {why}, got {name!r}.", hint="C functions and the library are named after it."
+            f"--name must be a letter and up to {_LONGEST_NAME - 1} letters, digits and "
+            f"underscores, and must not begin with pallasc; got {name!r}.",
+            hint="C functions and the library are named after it.",
         )
     chosen = chosen_entries(entries)
     check_size(bundle, [entry for entry, _ in chosen], most_bytes)
@@ -184,19 +186,7 @@ def export_c(
 def name_from(file: str) -> str:
     """Derive the name of a library from a bundle's file name."""
     own = _FOREIGN.sub("_", file.removesuffix(".pallasc"))[:_LONGEST_NAME]
-    return "kernels" if _why_not(own) else own
-
-
-def _why_not(name: str) -> str:
-    """Return why a name cannot be a library's name, "" if it can."""
-    if not _IDENTIFIER.fullmatch(name) or len(name) > _LONGEST_NAME:
-        return (
-            f"must begin with a letter and go on with at most {_LONGEST_NAME - 1} letters, digits "
-            "and underscores"
-        )
-    if name.lower().startswith("pallasc"):
-        return "must not begin with pallasc, as functions of the C library do"
-    return ""
+    return own if _NAME.fullmatch(own) else "kernels"
 
 
 def _source(native: Path, name: str) -> bytes:

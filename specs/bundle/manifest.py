@@ -20,16 +20,16 @@
 without reading records; `Bundle.artifact` and `verify` compare them.
 
     tune   = { "by": [name…], "over": [name…], "buckets": {name: "pow2" or [edge…]},
-               "pad": {name: {path: dimension}}, "round": "up" or "down", "default": flag,
-               "rows": [row…], "rank": number }
+               "pad": {name: {path: dimension}}, "default": flag, "rows": [row…],
+               "rank": number }
     row    = { "gpu": model, "key": [value of each of by…], "source": text, "us": number,
                "spread_percent": number, "rounds": number, "device": name, "driver": version,
                "clock_mhz": number, "date": text }
 
-Defaults are omitted: no buckets, no padding, "up", false, no rows, 0. A row uses the entry's own
+Defaults are omitted: no buckets, no padding, false, no rows, 0. A row uses the entry's own
 values of `over`, and its times are for the entry's own artifact, unless `source` names another
 origin. `rank` numbers the points of a key from 1, as estimated without a GPU. All variants of a
-kernel agree on `by`, `over`, `buckets`, `pad`, and `round`, on the default's values of `over`, and,
+kernel agree on `by`, `over`, `buckets`, and `pad`, on the default's values of `over`, and,
 for each model and key, on the row's values of `over` (`specs/bundle/tuned.py`).
 
 **Provenance** is a JSON array with an object for each bundle that was merged, sorted by their
@@ -47,26 +47,18 @@ canonical text. It has no times, folders, or machines, so the same sources give 
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.format import MAX_PROVENANCE_BYTES, pack_ends
-from pallasc.specs.canonical import (
-    Natural,
-    Scalar,
-    as_list,
-    canonical_json,
-    fault,
-    parse_json,
-    read,
-    read_known,
-    variant_id,
-)
+from pallasc.specs.canonical import Natural, Scalar, canonical_json, parse_json, variant_id
 from pallasc.specs.tuning import Tuning, check_padding
 
 MOST_CHANGED = 20
@@ -75,7 +67,6 @@ MOST_CHANGED = 20
 _CONTENT_SCHEMA = b"pallasc bundle content 1\n"
 _MAX_RANK = 64
 _MOST_SHOWN = 5
-_PARAMS = Mapping[str, Scalar]
 
 
 class Array(NamedTuple):
@@ -235,24 +226,24 @@ def content_digest(entries: Iterable[Entry]) -> bytes:
 
 def _about(entry: Entry, name_of: Callable[[int], int | str]) -> bytes:
     """Return `about` of an entry; `name_of` returns the name of each blob: its number or digest."""
+
+    def named(number: int | None) -> int | str | None:
+        return None if number is None else name_of(number)
+
     about: dict[str, object] = {
         "arch": entry.arch,
-        "blobs": [None if number is None else name_of(number) for number in entry.blobs],
+        "blobs": list(map(named, entry.blobs)),
         "driver": dict(entry.minimum_driver),
         "inputs": [array.to_json() for array in entry.inputs],
+        "lines": named(entry.lines),
         "order": [name for name, _ in entry.params],
         "outputs": [array.to_json() for array in entry.outputs],
-        "record": name_of(entry.record),
+        "record": named(entry.record),
+        "reference": named(entry.reference),
+        "tune": entry.tuning and entry.tuning.to_json(),
+        "vmap": entry.vmap,
     }
-    if entry.lines is not None:
-        about["lines"] = name_of(entry.lines)
-    if entry.reference is not None:
-        about["reference"] = name_of(entry.reference)
-    if entry.tuning is not None:
-        about["tune"] = entry.tuning.to_json()
-    if entry.vmap is not None:
-        about["vmap"] = entry.vmap
-    return canonical_json(about)
+    return canonical_json({name: value for name, value in about.items() if value is not None})
 
 
 # ---- parsing
@@ -297,14 +288,13 @@ def parse_entry(text: bytes, digest_of: Callable[[int], str]) -> Entry:
     """
     key = key_of(text)
     try:
-        about: _About = read_known(_About, parse_json(text[len(key) + 1 :]))
+        about = convert(parse_json(text[len(key) + 1 :]), _About)
         return _entry(key, about, digest_of)
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"entry {key[:80]!r} is damaged: {fault(error)}") from error
+    except ValueError as error:
+        raise CorruptError(f"entry {key[:80]!r} is damaged: {error}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class _About:
+class _About(Struct, frozen=True):
     """`about` of an entry, as parsed."""
 
     arch: str
@@ -322,7 +312,7 @@ class _About:
 
 def _entry(key: bytes, about: _About, digest_of: Callable[[int], str]) -> Entry:
     name, target, params = key.decode().split("\0")
-    values: Mapping[str, Scalar] = read(_PARAMS, parse_json(params.encode()))
+    values = convert(parse_json(params.encode()), Mapping[str, Scalar])
     if not (is_name(name) and is_name(target)):
         raise ValueError("its kernel or target has a name that is not allowed")
     if sorted(about.order) != sorted(values):
@@ -360,13 +350,12 @@ def _entry(key: bytes, about: _About, digest_of: Callable[[int], str]) -> Entry:
 # ---- provenance
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(Struct, frozen=True):
     """The sources and tools that a bundle was made from; the fields are the fields of the JSON."""
 
     builder: str = ""
-    toolchain: Mapping[str, str] = field(default_factory=dict)
-    specs: Mapping[str, str] = field(default_factory=dict)
+    toolchain: Mapping[str, str] = {}
+    specs: Mapping[str, str] = {}
     commit: str | None = None
     dirty: bool | None = None
     changed: tuple[str, ...] = ()
@@ -386,7 +375,7 @@ def pack_provenance(origins: Iterable[Provenance]) -> bytes:
     Raises:
         SpecError: they are too many.
     """
-    records = [asdict(origin) for origin in origins]
+    records = list(map(to_builtins, origins))
     for record in records:
         if not record["changed"]:
             del record["changed"]
@@ -407,6 +396,6 @@ def parse_provenance(data: bytes) -> tuple[Provenance, ...]:
         CorruptError: the data is malformed.
     """
     try:
-        return tuple(read_known(Provenance, own) for own in as_list(parse_json(data or b"[]")))
-    except (LookupError, TypeError) as error:
-        raise CorruptError(f"the provenance is damaged: {fault(error)}") from error
+        return convert(parse_json(data or b"[]"), tuple[Provenance, ...])
+    except ValidationError as error:
+        raise CorruptError(f"the provenance is damaged: {error}") from error

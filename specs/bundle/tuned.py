@@ -1,8 +1,8 @@
 """Tuned kernels in a bundle: settings that their variants must agree on, and reference values.
 
-The rows of a table are stored in the variants that they select, so a variant that comes from two
-bundles has the rows of both. Settings of the kernel as a whole must be the same in all variants;
-otherwise, the order of the variants would decide which one a call gets.
+The rows of a table are stored in the variants that they select. Settings of the kernel as a whole
+must be the same in all variants; otherwise, the order of the variants would decide which one a call
+gets.
 
 Without JAX, results of a tuned variant are compared with reference values. A bundle that is a job
 for `pallasc tune run` has them in a blob of kind 5, as canonical JSON:
@@ -21,26 +21,26 @@ History:
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Literal
+
+from msgspec import convert, structs, to_builtins
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import (
     Natural,
     Number,
+    StrictStruct,
     canonical_json,
     canonical_text,
-    fault,
     parse_json,
-    read,
 )
 from pallasc.specs.tuning import (
     Row,
     Tuning,
     check_padding,
     key_text,
-    row_order,
     use_text,
 )
 
@@ -48,35 +48,8 @@ MOST_VALUES = 4096
 """Maximum number of values of one output."""
 
 _SCHEMA = 1
-_HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
-_NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
-
-def joined(variant: str, copies: Iterable[Tuning | None]) -> Tuning | None:
-    """Merge the tuning data of several copies of a variant.
-
-    Of two rows for one model and key, the row that was measured last is kept; of two ranks, the
-    lower one.
-
-    Args:
-        variant: the variant's id.
-        copies: the tuning data of each copy.
-
-    Raises:
-        SpecError: the copies are tuned in different ways.
-    """
-    tunings = [tuning for tuning in copies if tuning is not None]
-    if not tunings:
-        return None
-    first = tunings[0]
-    for other in tunings:
-        if _settings(first) != _settings(other) or first.is_default != other.is_default:
-            raise SpecError(
-                f"two copies of {variant} differ in their settings of `tune`.", hint=_HINT
-            )
-    rows = {_place(row): row for row in sorted((r for t in tunings for r in t.rows), key=_age)}
-    rank = min((tuning.rank for tuning in tunings if tuning.rank), default=0)
-    return replace(first, rows=tuple(sorted(rows.values(), key=row_order)), rank=rank)
+HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
+_Value = int | float | Literal["nan", "inf", "-inf"]
 
 
 class Agreement:
@@ -124,7 +97,7 @@ def check_agreement(entries: Iterable[Entry]) -> None:
                 hint="Correct `pad` under `tune`; pallasc inspect shows a variant's arrays.",
             ) from error
         if fault := agreement.disagreement(entry):
-            raise SpecError(f"{fault}.", hint=_HINT)
+            raise SpecError(f"{fault}.", hint=HINT)
 
 
 def _settings(tuning: Tuning) -> str:
@@ -136,17 +109,10 @@ def _place(row: Row) -> object:
     return row.gpu, tuple((type(value), value) for value in row.key)
 
 
-def _age(row: Row) -> tuple[str, str]:
-    measured = row.measured
-    figures = {} if measured is None else measured.to_json()
-    return (measured.date if measured else ""), canonical_text([row.source, figures])
-
-
 # ---- reference values
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(StrictStruct, frozen=True):
     """Some elements of an output.
 
     Attributes:
@@ -155,11 +121,10 @@ class Sampled:
     """
 
     positions: tuple[Natural, ...]
-    values: tuple[Any, ...]
+    values: tuple[_Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(StrictStruct, frozen=True):
     """Reference values that results are compared with.
 
     Attributes:
@@ -178,11 +143,11 @@ class Reference:
 
 def pack_reference(reference: Reference) -> bytes:
     """Return the bytes of the blob with reference values."""
-    outputs = [
-        {"positions": own.positions, "values": list(map(_json, own.values))}
-        for own in reference.outputs
-    ]
-    return canonical_json({**asdict(reference), "outputs": outputs})
+    data = to_builtins(reference)
+    for own in data["outputs"]:
+        # JSON has no number for these values; their text is str() of them: nan, inf, -inf.
+        own["values"] = [value if math.isfinite(value) else str(value) for value in own["values"]]
+    return canonical_json(data)
 
 
 def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
@@ -196,35 +161,23 @@ def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
         CorruptError: they are damaged, or not for such outputs.
     """
     try:
-        own: Reference = read(Reference, parse_json(data))
+        own = convert(parse_json(data), Reference)
         if own.schema != _SCHEMA:
             raise ValueError(f"schema {own.schema} instead of {_SCHEMA}")
         if len(own.outputs) != len(shapes):
             raise ValueError(f"they are for {len(own.outputs)} outputs, not {len(shapes)}")
-        return replace(own, outputs=tuple(map(_checked, own.outputs, map(math.prod, shapes))))
-    except (LookupError, TypeError, ValueError) as error:
-        raise CorruptError(f"reference values are damaged: {fault(error)}") from error
+        outputs = tuple(map(_checked, own.outputs, map(math.prod, shapes)))
+        return structs.replace(own, outputs=outputs)
+    except ValueError as error:
+        raise CorruptError(f"reference values are damaged: {error}") from error
 
 
 def _checked(own: Sampled, size: int) -> Sampled:
-    positions, values = own.positions, tuple(map(_value, own.values))
-    if len(positions) != len(values) or len(values) > MOST_VALUES:
-        raise ValueError(f"{len(positions)} positions for {len(values)} values")
+    positions, count = own.positions, len(own.values)
+    if len(positions) != count or count > MOST_VALUES:
+        raise ValueError(f"{len(positions)} positions for {count} values")
     if list(positions) != sorted(set(positions)):
         raise ValueError("positions are not ascending")
     if positions and positions[-1] >= size:
         raise ValueError(f"position {positions[-1]} is not in an output of {size} elements")
-    return Sampled(positions, values)
-
-
-def _value(value: object) -> float:
-    if type(value) is int or type(value) is float:
-        return value
-    if isinstance(value, str) and value in _NAMED:
-        return _NAMED[value]
-    raise TypeError(f"{str(value)[:80]} is not the value of an element")
-
-
-def _json(value: float) -> float | str:
-    # JSON has no number for these values; their text is str() of them: nan, inf, -inf.
-    return value if math.isfinite(value) else str(value)
+    return Sampled(positions, tuple(float(v) if isinstance(v, str) else v for v in own.values))

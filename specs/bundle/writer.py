@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 from zlib import crc32
 
@@ -60,7 +60,7 @@ from pallasc.specs.bundle.manifest import (
     pack_provenance,
 )
 from pallasc.specs.bundle.strip import strip_debug
-from pallasc.specs.bundle.tuned import check_agreement, joined
+from pallasc.specs.bundle.tuned import HINT, check_agreement
 from pallasc.specs.canonical import canonical_json, digest
 
 LONGEST_PATH = 5
@@ -121,9 +121,9 @@ def build_bundle(
         provenance: the sources and tools that the artifacts were made from.
 
     Raises:
-        SpecError: the level is invalid, a variant has two artifacts, variants of a tuned kernel
-            disagree, or a limit is exceeded.
-        CorruptError: an artifact is damaged.
+        SpecError: the level is invalid, variants of a tuned kernel disagree, or a limit is
+            exceeded.
+        CorruptError: an artifact is damaged, or a variant has two artifacts.
     """
     check_level(level)
     origins = pack_provenance(provenance)
@@ -174,8 +174,8 @@ def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
     """Sort the variants by key and merge copies.
 
     Raises:
-        SpecError: two artifacts have the same key, copies have different batch kernels or different
-            tuning, or there are too many variants.
+        CorruptError: two artifacts have the same key.
+        SpecError: copies of a variant differ, or there are too many variants.
     """
     copies: dict[bytes, list[_Packed]] = {}
     for variant in variants:
@@ -183,33 +183,28 @@ def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
         own = copies.setdefault(entry_key(item.name, item.target, item.params), [])
         own.append(variant)
         if own[0].record != variant.record:
-            raise SpecError(
+            raise CorruptError(
                 f"there are two artifacts of {item.id}: {own[0].record[:12]} and "
                 f"{variant.record[:12]}.",
-                hint="Leave one of them out.",
+                hint="Build both with one toolchain, or leave one of them out.",
             )
     if len(copies) > MAX_COUNT:
         raise SpecError(f"a bundle holds at most {MAX_COUNT} variants; there are {len(copies)}.")
-    return [_joined(copies[key]) for key in sorted(copies)]
+    return [_most_complete(copies[key]) for key in sorted(copies)]
 
 
-def _joined(copies: Sequence[_Packed]) -> _Packed:
-    """Return a variant's most complete copy, with the batch kernel and tuning of all copies.
+def _most_complete(copies: Sequence[_Packed]) -> _Packed:
+    """Return the copy of a variant that has the most data, such as PTX.
 
     Raises:
-        SpecError: two copies have different batch kernels, or their tuning disagrees.
+        SpecError: copies have different batch kernels, or are tuned in different ways.
     """
     richest = max(copies, key=_richness)
-    names = sorted({copy.item.vmap for copy in copies if copy.item.vmap is not None})
-    if len(names) > 1:
-        raise SpecError(
-            f"copies of {richest.item.id} name different kernels for `vmap`: "
-            f"{' and '.join(names)}.",
-            hint="Leave one of its copies out.",
-        )
-    tuning = joined(richest.item.id, [copy.item.tuning for copy in copies])
-    item = replace(richest.item, vmap=names[0] if names else None, tuning=tuning)
-    return replace(richest, item=item)
+    for copy in copies:
+        for name in ("vmap", "tuning"):
+            if getattr(copy.item, name) != getattr(richest.item, name):
+                raise SpecError(f"two copies of {copy.item.id} have different {name}.", hint=HINT)
+    return richest
 
 
 def _richness(variant: _Packed) -> tuple[int, tuple[str, ...], bytes]:

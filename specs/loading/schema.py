@@ -28,7 +28,6 @@ from pallasc.specs.fields import (
     Place,
     Schema,
     by_type,
-    choice,
     expected,
     filled,
     leaf,
@@ -252,7 +251,6 @@ _TUNE_FIELDS = (
         map_of(PARAMETER, _BUCKETS, "parameters"),
         "Parameters whose values are grouped into ranges: pow2, or ascending edges.",
     ),
-    Field("round", choice("up", "down"), "The end of its bucket to which a value is rounded; up."),
     Field(
         "pad",
         map_of(PARAMETER, map_of(_PATH, number(), "dimensions"), "parameters"),

@@ -302,7 +302,7 @@ class _TunedPoint(NamedTuple):
 def _tuned_point(tune: Tune, point: Point) -> _TunedPoint:
     own = dict(labels(point))
     key = tuple(own[name] for name in tune.by)
-    bucket = bucket_key(key, tune.by, tune.buckets, tune.rounding)
+    bucket = bucket_key(key, tune.by, tune.buckets)
     use = {name: own[name] for name in tune.over}
     return _TunedPoint(point, own, typed(key), typed(bucket), typed(use))
 
@@ -336,7 +336,6 @@ class TunedPoints:
             by=tune.by,
             over=tuple(tune.over),
             buckets=tune.buckets,
-            rounding=tune.rounding,
             pad=tune.pad,
             table=rows,
             default=tune.default,
@@ -411,7 +410,7 @@ def _check_rows(spec: Spec, tune: Tune, points: Sequence[_TunedPoint], rows: Seq
         try:
             _check_values(spec, tune, row, values)
             shown, key = key_text(tune.by, row.key), typed(row.key)
-            bucket = bucket_key(row.key, tune.by, tune.buckets, tune.rounding)
+            bucket = bucket_key(row.key, tune.by, tune.buckets)
             if key not in exact and (tune.pad or typed(bucket) != key):
                 hint = "Add the point to the matrix, or remove the row."
                 raise SpecError(f"no point has {shown}.", hint=hint)

@@ -393,7 +393,7 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
 
     over: dict[str, tuple[Value, ...]] = fields["over"]
     by, buckets = fields.get("by", tuple(given)), fields.get("buckets", {})
-    rounding, pad = fields.get("round", "up"), fields.get("pad", {})
+    pad = fields.get("pad", {})
     for name in over:
         if name in given:
             message = f"parameter {name!r} is in the matrix as well."
@@ -412,9 +412,6 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
             if type(value) is not int or value < 0:
                 message = f"buckets hold whole numbers, and {name} can be {show(value)}."
                 raise at.child("buckets").key(name).error(message, "Remove its buckets.")
-    if pad and rounding == "down":
-        message = "a call cannot be padded to an end of its bucket that is below it."
-        raise at.child("pad").error(message, "Write round: up, or remove pad.")
     table = table_of(at.location.file)
     if "table" in fields:
         with at.child("table").blamed():
@@ -422,7 +419,7 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
     default = (
         _default(fields["default"], over, at.child("default")) if "default" in fields else None
     )
-    return Tune(over, by, buckets, rounding, pad, default, table)
+    return Tune(over, by, buckets, pad, default, table)
 
 
 def _default(

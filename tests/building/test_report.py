@@ -1,9 +1,9 @@
 """Reports, their exit codes and budgets."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.errors import BudgetError, CompileError, PallascError, SpecError, ToolError

@@ -1,8 +1,9 @@
 """Artifacts as text: exact lines for each kind of step and parameter, resources, and metrics."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, occupancy_of
 from pallasc.analysis.roofline import Roofline

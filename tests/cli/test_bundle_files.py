@@ -140,10 +140,7 @@ def test_conflicts_and_damage_are_named_and_nothing_is_written(
     for order in (paths, paths[::-1]):
         result = run("bundle", "merge", *order, "-o", out)
         assert (result.code, result.out) == (5, "")
-        assert "the bundles have different artifacts of 2 variants:\n" in result.err
-        lines = [line for line in result.err.splitlines() if line.startswith("  k[m=")]
-        assert [line.split(":")[0] for line in lines] == ["  k[m=1]@h100-sxm", "  k[m=2]@h100-sxm"]
-        assert all(str(path) in line for line in lines for path in paths)
+        assert "there are two artifacts of k[m=1]@h100-sxm: " in result.err
     damaged = tmp_path / "damaged"
     data = bytearray(bundle.read_bytes())
     data[300] ^= 1

@@ -7,7 +7,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.cli.launching import make_inputs
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.tuned import Reference, Sampled
@@ -21,7 +20,7 @@ class Judged:
 
     def __init__(self, reference: Reference | None, dtype: str = "f32", layout: Any = None) -> None:
         bundle: Any = SimpleNamespace(reference=lambda entry: reference)
-        self.referee = Referee(bundle, make_inputs)
+        self.referee = Referee(bundle)
         self.signature: Any = SimpleNamespace(outputs=[Binding("out", dtype, (3, 4), 0, layout)])
         self.number = 0
 

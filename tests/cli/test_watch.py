@@ -196,5 +196,5 @@ def test_the_line_of_an_edit_compares_with_the_last_success_of_the_kernel(
     for result in (pretended.compiled(of, **first), pretended.failed(of)):
         before.note(Report((result,), 1.0))
     assert before.line(built(pretended.failed(of))) == "failed    add[m=1]@h100-sxm"
-    again = before.line(built(pretended.compiled(pretended.variant(m=2), **second)))
-    assert again == f"compiled  add[m=2]@h100-sxm  1.24 → 1.24 s, {words}"
+    again = before.line(built(pretended.compiled(of, **second)))
+    assert again == f"compiled  add[m=1]@h100-sxm  1.24 → 1.24 s, {words}"

@@ -1,9 +1,9 @@
 """From what was translated to an artifact: arrays to buffers, architecture, driver."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.compile import build_plan, check_architecture, minimum_driver_of
 from pallasc.compiler.lowering.translate import Translation

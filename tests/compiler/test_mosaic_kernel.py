@@ -32,7 +32,7 @@ def test_the_kernel_of_this_jax_is_read(proto: Any) -> None:
     assert proto.version == {(0, 10): 1, (0, 11): 3, (0, 12): 4}[JAX]
     kernel = read_mosaic_kernel(proto.SerializeToString(), buffers=2)
     assert kernel.launch.kernel == "body_mosaic_gpu_kernel"
-    assert parse_cubin(kernel.cubin).kernels[kernel.launch.kernel].parameters[1].size == 8
+    assert parse_cubin(kernel.cubin).kernels[kernel.launch.kernel].parameter_bytes[1] == 8
     assert (kernel.launch.grid, kernel.launch.block) == ((1, 1, 1), (128, 1, 1))
     assert (kernel.uses_nvshmem, kernel.uses_multimem) == (False, False)
 

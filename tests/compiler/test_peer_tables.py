@@ -1,11 +1,11 @@
 """Reading back which memory of its peers a kernel names on the host."""
 
 import ctypes
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.mosaic_kernel import (
     HostObject,

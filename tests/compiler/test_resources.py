@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.resources import kernel_resources, parse_report
 from pallasc.compiler.lowering.translate import Translation

@@ -1,10 +1,10 @@
 """Tensor maps: what kernels ask for in the words of the driver, and the driver's rules."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.mosaic_kernel import check_tensor_map, from_mosaic
 from pallasc.errors import CompileError

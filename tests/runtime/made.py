@@ -5,11 +5,12 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import rig
 from exchange import exchange
+from msgspec.structs import asdict, replace
 
 from pallasc.errors import ArgumentError, CorruptError, ToolError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype

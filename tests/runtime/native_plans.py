@@ -1,9 +1,9 @@
 """Plans made by hand with everything that there is, by name."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import made
+from msgspec.structs import replace
 
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Im2col, Pointer, TensorMap

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import made
 import numpy as np
 import pytest
 import standin as control
+from msgspec.structs import replace
 
 from pallasc.errors import PallascError
 from pallasc.runtime.adapters.device_arrays import DeviceArray

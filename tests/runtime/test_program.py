@@ -1,10 +1,10 @@
 """Programs: what the driver gets is what the plan says."""
 
-from dataclasses import replace
 from typing import Any
 
 import made
 import pytest
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.calls.launch import Program, load_program

@@ -1,10 +1,10 @@
 """The choice of a variant, as a pure decision, and what is listed where no variant fits."""
 
-from dataclasses import replace
 from typing import Any
 
 import made
 import pytest
+from msgspec.structs import replace
 
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.device.devices import Device

@@ -19,7 +19,7 @@ from pallasc.runtime.timing import Conditions, ask_nvml, pci_address
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.tuning import measure
 from pallasc.tuning.contest import Rules
-from pallasc.tuning.measure import Match, Run, Setup, read_job
+from pallasc.tuning.measure import Run, Setup, read_job
 from pallasc.tuning.point_process import PointError, PointProcess
 from pallasc.tuning.results import (
     Contest,
@@ -129,20 +129,13 @@ class FakeProcess:
 
 
 class Whatever:
-    """A referee for whom all is right, and a listener that keeps failures."""
-
-    def __init__(self) -> None:
-        self.lost: list[tuple[str, str]] = []
+    """A referee for whom all is right."""
 
     def inputs(self, entry: Any, signature: Any) -> list[bytes]:
         return [bytes(256)]
 
     def disagreement(self, entry: Any, signature: Any, outputs: Sequence[bytes]) -> str:
         return ""
-
-    def done(self, match: Match, contest: Contest) -> None: ...
-    def failed(self, name: str, why: str) -> None:
-        self.lost.append((name, why))
 
 
 Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
@@ -156,15 +149,16 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     def run(world: World, rules: Rules, name: str = "results.jsonl") -> Any:
         FakeProcess.world = world
         job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=len(world.us))
-        listener = Whatever()
+        lost: list[tuple[str, str]] = []
         with open_bundle(job) as bundle, open_results(tmp_path / name, START) as file:
             matches = read_job(bundle, DEVICE)
             setup = Setup(bundle, 0, 60.0, 1, cold=False)
-            Run(file, setup, rules, Conditions(), Whatever, listener).all(matches)
+            run = Run(file, setup, rules, Conditions(), Whatever, lambda *own: lost.append(own))
+            assert len([*run.all(matches)]) == len(matches)
             assert not world.live
             (contest,) = read_results(tmp_path / name).contests.values()
             assert contest == next(iter(file.results.contests.values()))
-        return contest, listener.lost
+        return contest, lost
 
     return run
 

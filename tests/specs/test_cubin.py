@@ -11,7 +11,6 @@ import pytest
 from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
 from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.artifacts.cubin import (
-    Parameter,
     Tool,
     minimum_driver,
     other_maker,
@@ -45,8 +44,8 @@ def test_a_cubin_holds_what_the_assembler_reports(assemble: Assemble, arch: str)
         assert kernel.barriers == int(found[name]["barriers"])
         assert kernel.stack_bytes == int(found[name]["stack"])
         assert kernel.static_smem_bytes == (int(smem[1]) if smem else 0)
-    assert parsed.kernels["plain"].parameters == (Parameter(0, 8), Parameter(8, 4))
-    assert [p.size for p in parsed.kernels["shared"].parameters] == [8, 384, 1]
+    assert parsed.kernels["plain"].parameter_bytes == (8, 4)
+    assert parsed.kernels["shared"].parameter_bytes == (8, 384, 1)
     version = tool_version(find_toolchain().ptxas)
     (tool,) = parsed.tools
     assert tools_of(cubin) == (tool,)

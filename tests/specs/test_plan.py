@@ -3,10 +3,10 @@
 import copy
 import json
 import random
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.plan import (
@@ -113,29 +113,29 @@ def _set(plan: LaunchPlan, path: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
-        ("buffers.0.role", "scratch", "role of a buffer: expected one of .* got 'scratch'"),
+        ("buffers.0.role", "scratch", r"'scratch' - at `\$.buffers\[0\].role`"),
         ("buffers.0.size", -1, "takes bytes 0 to 4096"),
-        ("buffers.0.color", 1, "unknown field 'color' of a buffer"),
+        ("buffers.0.color", 1, r"unknown field `color` - at `\$.buffers\[0\]`"),
         ("buffers.2.digest", None, "constant buffer 2 of 12 bytes has digest None"),
         ("buffers.3.digest", "0" * 64, "temporary buffer 3"),
         ("inputs.0.buffer", 9, "array x names buffer 9 of 4"),
         ("inputs.0.dtype", "f17", "unknown dtype 'f17'"),
         ("inputs.0.shape", [16, 129], "array x takes bytes 0 to 4128 of buffer 0"),
-        ("steps.0.kind", "jump", "unknown kind 'jump'"),
+        ("steps.0.kind", "jump", r"'jump' - at `\$.steps\[0\].kind`"),
         ("steps.0.size", 257, "step 0 takes bytes 0 to 257 of buffer 3, which has 256"),
-        ("steps.0.width", 2, "width of a fill: expected one of"),
+        ("steps.0.width", 2, r"value 2 - at `\$.steps\[0\].width`"),
         ("steps.0.value", 256, "step 0 fills 256 bytes with 0x100"),
         ("steps.1.size", 30, "step 1 fills 30 bytes"),
-        ("steps.2.source", True, "source of a copy: expected a whole number, got True"),
+        ("steps.2.source", True, "Expected `int`, got `bool`"),
         ("steps.2.target_offset", 250, "step 2 takes bytes 250 to 262"),
         (
             "steps.2",
             {"kind": "fill", "buffer": 2, "offset": 0, "size": 12, "value": 0, "width": 1},
             "step 2 writes to constant 2, which all plans share",
         ),
-        ("steps.3.grid", [0, 1, 1], "grid of a launch"),
-        ("steps.3.block", None, "block of a launch: expected a list"),
-        ("steps.3.pdl", 1, "pdl of a launch: expected true or false"),
+        ("steps.3.grid", [0, 1, 1], "Expected `int` >= 1"),
+        ("steps.3.block", None, "Expected `array`, got `null`"),
+        ("steps.3.pdl", 1, "Expected `bool`, got `int`"),
         ("steps.3.parameters.0.offset", 2049, "step 3 takes bytes 2049"),
         ("steps.3.parameters.2.data", "0102", "that does not fit its 4 bytes"),
         ("steps.3.parameters.2.data", "zz020304", "non-hexadecimal"),
@@ -154,11 +154,11 @@ def test_a_plan_that_does_not_fit_is_refused(path: str, value: Any, words: str) 
     ("path", "value", "words"),
     [
         ("mesh", [], "a peer table has 2 ranks for a mesh of 1"),
-        ("mesh.1.1", 0, "mesh of a launch plan: expected a whole number from 1, got 0"),
+        ("mesh.1.1", 0, "Expected `int` >= 1"),
         ("steps.0.peer_table", None, "takes a peer table, but its launch has none"),
         ("steps.0.peer_table.symmetric", [2], "of 2 arrays has symmetric arrays"),
         ("steps.0.peer_table.arrays.0", [1, 999], "takes bytes 999 to 999 of buffer 1"),
-        ("steps.0.peer_table.multicast", 1, "multicast of a peer table: expected true"),
+        ("steps.0.peer_table.multicast", 1, "Expected `bool`, got `int`"),
         ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, 2], "names peers"),
         ("steps.0.parameters.3.tensor_maps.0.1.peers", [0, -2], "names peers"),
     ],
@@ -171,7 +171,7 @@ def test_a_plan_of_several_devices_that_does_not_fit_is_refused(
 
 
 def test_parts_are_needed_and_ranges_are_checked_on_a_plan_that_was_made_here() -> None:
-    with pytest.raises(CorruptError, match="the launch plan is damaged: 'steps' is missing"):
+    with pytest.raises(CorruptError, match="missing required field `steps`"):
         plan_from_json({key: value for key, value in _json().items() if key != "steps"})
     plan = LaunchPlan((Buffer("output", 4),), (), (), (Fill(0, 0, 8),), {}, None)
     with pytest.raises(CorruptError, match="step 0 takes bytes 0 to 8 of buffer 0, which has 4"):

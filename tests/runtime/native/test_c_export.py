@@ -246,15 +246,14 @@ def test_an_export_is_reproducible_and_replaced_and_other_work_is_not(
     assert _content(folder) == before
 
 
-_RULE = "error: --name must begin with a letter and go on with at most 39 "
-_PREFIX = "error: --name must not begin with pallasc, as functions of the C library do, got "
+_RULE = "error: --name must be a letter and up to 39 letters, digits and underscores, and must not "
+_WRONG = ("1st", "a-b", "", "ä", "x" * 41, "pallasc", "pallasc_last")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        *((["--name", name], _RULE) for name in ("1st", "a-b", "", "ä", "x" * 41)),
-        *((["--name", name], f"{_PREFIX}{name!r}.\n") for name in ("pallasc", "pallasc_last")),
+        *((["--name", name], _RULE) for name in _WRONG),
         (["--max-size", "20KiB"], "take more than 20,480 bytes"),
     ],
 )

@@ -1,1 +1,0 @@
-"""The command `pallasc tune`, one file per subcommand."""
