@@ -5,15 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -21,6 +18,7 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.lowering.entry import BuiltNode, Node, import_entry, import_function, is_node
 from pallasc.compiler.toolchain.setup import Setup, prepare
+from pallasc.compiler.toolchain.toolchain import system_library
 from pallasc.errors import PallascError, SpecError, ToolError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, parse_dtype, resolve_array
 from pallasc.specs.artifacts.artifact import Artifact
@@ -31,12 +29,7 @@ from pallasc.specs.spec import Variant, checked_mesh
 from pallasc.specs.spelling import an, show
 
 if TYPE_CHECKING:
-    from pallasc.compiler.lowering.compile import Tools
     from pallasc.compiler.lowering.lower import Job
-    from pallasc.compiler.workers.messages import R, Request
-
-
-T = TypeVar("T")
 
 
 def compile(
@@ -97,145 +90,37 @@ def compile(
 
 
 @cache
-def _setup(ptxas: Path | None) -> Setup:
+def _setup(ptxas: Path | None, libdevice: Path | None = None) -> Setup:
     """Return the setup of this process; it is kept until the process ends."""
-    setup = prepare(ptxas)
+    setup = prepare(ptxas, libdevice=libdevice)
     if setup.temporary is not None:
         atexit.register(setup.temporary.cleanup)
     return setup
 
 
 def _compile_here(job: Job, ptxas: Path | None) -> Artifact:
-    from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job
+    from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job, xla_ptx
 
-    setup = _setup(ptxas)
+    setup = _setup(ptxas, system_library())
     # `JAX_PLATFORMS` stays unset, since the process may use its own devices.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     os.environ[name] = setup.environment[name]
     digests = _digests()
-    record = setup.record(digests)
+    tools = Tools(setup.record(digests), setup.toolchain.ptxas, {}, {}, setup.toolkit)
     digests.save()
-
-    def compiled(tools: Tools) -> Artifact:
-        result, blobs = compile_job(job, lower_job(job, tools.process), tools)
-        return Artifact(result, blobs.__getitem__)
-
-    tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
-    artifact = _with_xla(compiled, tools, ptxas, job.target)
+    with setup.in_this_process():
+        record, blobs = compile_job(job, lower_job(job), tools)
+    artifact = Artifact(record, blobs.__getitem__)
 
     @cache
     def find() -> Mapping[str, str]:
-        from pallasc.compiler.lowering.compile import xla_ptx
         from pallasc.compiler.workers.pool import without_ptx
 
-        lacking = without_ptx(artifact)
-        return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, ptxas, job.target)
+        with setup.in_this_process():
+            return xla_ptx(job, tools, without_ptx(artifact))
 
     artifact.find_ptx = find
     return artifact
-
-
-def _with_xla(action: Callable[[Tools], T], tools: Tools, ptxas: Path | None, target: Target) -> T:
-    """Run `action` with tools that use the setup's assembler, and return its result.
-
-    If XLA would find a different assembler in this process, another process compiles.
-    """
-    from pallasc.compiler.lowering.resources import OtherAssemblerError, first_on_path
-    from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, other_library
-
-    toolkit = _setup(ptxas).toolkit
-    if ptxas not in _other_assemblers and not (hide_nvjitlink() or other_library(toolkit)):
-        try:
-            with first_on_path(toolkit / "bin"):
-                return action(tools)
-        except OtherAssemblerError:
-            _other_assemblers.add(ptxas)
-    return action(replace(tools, process=_process(ptxas, target.arch)))
-
-
-_other_assemblers: set[Path | None] = set()
-"""Assemblers that XLA does not use in this process; it chooses its assembler once per process."""
-
-
-@cache
-def _process(ptxas: Path | None, arch: str) -> _XlaWorker:
-    """Return the worker in which XLA compiles for `arch` with the assembler `ptxas`."""
-    worker = _XlaWorker(_setup(ptxas))
-    atexit.register(worker.pool.__exit__)
-    return worker
-
-
-class _XlaWorker:
-    """A worker in which XLA compiles if it would use a different assembler in this process.
-
-    This process may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled
-    before, and cannot hide the system's device library from Mosaic (`toolkit`). Tracing and
-    lowering stay in this process, so that closures compile; the module and XLA's options go to the
-    worker.
-    """
-
-    def __init__(self, setup: Setup) -> None:
-        from pallasc.compiler.workers.pool import Pool
-
-        self.pool = Pool(1, setup.environment, tick_s=None, lasting=True)
-        self._toolkit, self._lock = setup.toolkit, threading.Lock()
-
-    def compile(self, call: Any, target: Target, count: int) -> bytes:
-        """Compile a prepared call for `count` devices; return the serialized executable.
-
-        Raises:
-            XlaRuntimeError: what XLA raised.
-            CompileError: the process died.
-        """
-        from jax._src.interpreters import mlir
-
-        from pallasc.compiler.workers.messages import CompileModule, ModuleCompiled
-
-        request = CompileModule(
-            toolkit=self._toolkit,
-            target=target,
-            count=count,
-            module=mlir.module_to_bytecode(call.module),
-            options=call.options.SerializeAsString(),
-        )
-        return self._ask(request, ModuleCompiled).executable
-
-    @contextmanager
-    def isa_version(self) -> Iterator[None]:
-        """Make Mosaic ask the worker for the newest PTX version that its assembler reads."""
-        from jax._src.lib import mosaic_gpu
-
-        from pallasc.compiler.lowering.jax_versions import patched
-        from pallasc.compiler.workers.messages import FindIsaVersion, IsaVersion
-
-        def ask() -> int:
-            return self._ask(FindIsaVersion(toolkit=self._toolkit), IsaVersion).version
-
-        library: Any = mosaic_gpu
-        with patched(library._mosaic_gpu_ext, {"_get_ptxas_isa_version": ask}):
-            yield
-
-    def _ask(self, request: Request, kind: type[R]) -> R:
-        from pallasc.compiler.workers.messages import Failed, Task
-
-        task = Task(0, ("", "", ()), request)
-        with self._lock:
-            (reply,) = [reply for *_, reply in self.pool.run([task]) if reply is not None]
-        if isinstance(reply, Failed) and not reply.died:
-            text, name = reply.error.message, reply.error.kind
-            failed = XlaRuntimeError(text if "RuntimeError" in name else f"{name}: {text}")
-            failed.output = reply.output
-            raise failed
-        return reply.require(kind)
-
-
-class XlaRuntimeError(Exception):
-    """An XLA error in a worker; `output` is the output during the request.
-
-    It has the name of JAX's own class, because messages show the name.
-    """
-
-    output = ""
 
 
 @cache

@@ -14,10 +14,9 @@ import contextlib
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pallasc.compiler.lowering.constructs import hint, message
 from pallasc.compiler.lowering.diagnose import (
@@ -44,17 +43,6 @@ from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources
 from pallasc.specs.artifacts.cubin import minimum_driver
 from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan, check_ranges, plan_to_json
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.gpus import Target
-
-
-class ModuleCompiler(Protocol):
-    """A separate process in which XLA compiles instead of this one."""
-
-    def compile(self, call: Any, target: Target, count: int) -> bytes:
-        """Compile a prepared call for `count` devices; return the serialized executable."""
-
-    def isa_version(self) -> AbstractContextManager[None]:
-        """Make Mosaic ask that process for the newest PTX version that its assembler reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +51,7 @@ class Tools:
 
     `identity` contains the digests, by label, of everything installed that affects the result;
     `variables` the environment variables that reach the compiler. `toolkit` is the folder from
-    which XLA takes the assembler and the device library; without it, JAX chooses. `process`, unless
-    None, compiles instead of this process.
+    which XLA takes the assembler and the device library; without it, JAX chooses.
     """
 
     record: Mapping[str, object]
@@ -72,19 +59,17 @@ class Tools:
     identity: Mapping[str, str]
     variables: Mapping[str, str]
     toolkit: Path | None = None
-    process: ModuleCompiler | None = None
 
 
-def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
-    """Trace and lower a job; `process`, unless None, will compile it.
+def lower_job(job: Job) -> Lowered:
+    """Trace and lower a job.
 
     Raises:
         CompileError: it fails; the error has the user's line and the compiler's message.
     """
     check_folder()
     try:
-        with process.isa_version() if process else contextlib.nullcontext():
-            return lower(job)
+        return lower(job)
     except (Exception, SystemExit) as error:
         explained = explain(error, job.function)
         if is_mosaic(error):
@@ -171,8 +156,7 @@ def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
         except UnsupportedStepError as again:
             place = user_place([Location(*frame) for frame in again.frames]) or place
         except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
-            written = output() + str(getattr(again, "output", ""))
-            return explain_compilation(again, job.function, written)
+            return explain_compilation(again, job.function, output())
     if isinstance(error, UnsupportedStepError):
         error.location = place
         return error
@@ -275,17 +259,14 @@ def compile_lowered(
         options |= {"xla_dump_to": str(ptx_folder), "xla_dump_emitter_re": "ptx"}
     call = prepare_call(lowered.stage, options)
     ranks = math.prod(size for _, size in job.mesh)
-    if tools.process is not None:
-        serialized = tools.process.compile(call, job.target, ranks)
-    else:
-        callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
-        serialized = call.backend.compile(
-            call.module,
-            executable_devices=call.executable_devices,
-            compile_options=call.options,
-            **callbacks,
-        ).serialize()
-    return translate(parse_executable(serialized), ranks=ranks)
+    callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
+    executable = call.backend.compile(
+        call.module,
+        executable_devices=call.executable_devices,
+        compile_options=call.options,
+        **callbacks,
+    )
+    return translate(parse_executable(executable.serialize()), ranks=ranks)
 
 
 def prepare_call(stage: Any, options: dict[str, str]) -> _Call:
@@ -310,7 +291,7 @@ def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict
 
     Args:
         job: the job that the kernels were compiled from.
-        tools: the compiler that the kernels were compiled with; XLA must compile in this process.
+        tools: the compiler that the kernels were compiled with.
         cubins: the names of the kernels, by the digest of their cubin.
 
     Raises:

@@ -91,7 +91,7 @@ def line_tables(
         with recorded_memory() as recorded, numbered_stacks(number):
             lowered = lower(job, locations=True)
         with captured_output() as output, _printing():
-            translation = compile_lowered(lowered, job, replace(tools, process=None))
+            translation = compile_lowered(lowered, job, tools)
             printed = printed_kernels(output())
     except Exception as error:
         raise CompileError(

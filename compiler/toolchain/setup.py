@@ -37,12 +37,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -54,10 +57,12 @@ from pallasc.compiler.toolchain.identity import (
     versions_of,
 )
 from pallasc.compiler.toolchain.toolchain import (
+    LIBDEVICE,
     Toolchain,
     find_toolchain,
     tool_version,
     toolchain_files,
+    without_nvjitlink,
 )
 from pallasc.errors import ToolError
 from pallasc.specs.canonical import digest
@@ -239,12 +244,13 @@ def _libraries(path: str) -> Iterator[str]:
 def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
     """Return a folder that contains `ptxas` and `nvlink` of this toolchain under these names.
 
-    The wheel's own folder is used directly. For another assembler, a temporary folder of links is
-    made; the second result removes it. The parent folder has the layout of a CUDA toolkit, with the
-    device library in `nvvm/libdevice`: XLA's `xla_gpu_cuda_data_dir` needs that.
+    The wheel's own folder is used directly. For another assembler or device library, a temporary
+    folder of links is made; the second result removes it. The parent folder has the layout of a
+    CUDA toolkit, with the device library in `nvvm/libdevice`: XLA's `xla_gpu_cuda_data_dir` needs
+    that.
     """
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
-    if toolchain.ptxas == own / "ptxas":
+    if (toolchain.ptxas, toolchain.libdevice) == (own / "ptxas", own.parent / LIBDEVICE):
         return own, None
     import tempfile
 
@@ -303,6 +309,9 @@ class Context(Struct, frozen=True):
         return notes
 
 
+_path_lock = threading.Lock()
+
+
 class Setup(Struct, frozen=True):
     """A toolchain and the environment in which workers use it.
 
@@ -322,6 +331,23 @@ class Setup(Struct, frozen=True):
         """Remove the temporary folder."""
         if self.temporary is not None:
             self.temporary.cleanup()
+
+    @contextmanager
+    def in_this_process(self) -> Iterator[None]:
+        """Make XLA and Mosaic GPU in this process use the toolchain's assembler.
+
+        `PATH` is changed for C++, too. They choose their assembler once per process.
+        """
+        front = f"{self.toolkit / 'bin'}{os.pathsep}"
+        with _path_lock:
+            os.environ["PATH"] = front + os.environ.get("PATH", "")
+        try:
+            with without_nvjitlink():
+                yield
+        finally:
+            with _path_lock:
+                before, _, after = os.environ.get("PATH", "").partition(front)
+                os.environ["PATH"] = before + after
 
     def context(self, store: Store, variables: Mapping[str, str] | None = None) -> Context:
         """Identify the toolchain; reads all its files unless the store remembers their digests.
@@ -350,17 +376,25 @@ class Setup(Struct, frozen=True):
         }
 
 
-def prepare(ptxas: Path | None = None, *, base: Mapping[str, str] = os.environ) -> Setup:
+def prepare(
+    ptxas: Path | None = None,
+    *,
+    libdevice: Path | None = None,
+    base: Mapping[str, str] = os.environ,
+) -> Setup:
     """Find the toolchain and make the environment.
 
     Args:
         ptxas: an assembler to use instead of the installed one.
+        libdevice: a device library to use instead of the installed one.
         base: the environment to start from.
 
     Raises:
         ToolError: a part is missing, or its version is not a tested one.
     """
     toolchain = find_toolchain(ptxas)
+    if libdevice is not None:
+        toolchain = replace(toolchain, libdevice=libdevice)
     folder, temporary = tool_folder(toolchain)
     environment = compiling_environment(base, folder)
     return Setup(toolchain, environment, folder.parent, temporary)

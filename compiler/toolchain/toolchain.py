@@ -7,13 +7,15 @@ Distributions are found by the names of their `.dist-info` folders, which contai
 
 from __future__ import annotations
 
-import contextlib
 import os
+import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -209,38 +211,6 @@ def nvidia_folder(cuda: int, root: Path) -> Path:
     return next((f for f in folders if (f / "bin" / "ptxas").is_file()), folders[0])
 
 
-def nvjitlink_name(cuda: int) -> str:
-    """Return the name under which programs load libnvJitLink."""
-    return f"libnvJitLink.so.{cuda}"
-
-
-def find_nvjitlink(cuda: int, root: Path) -> Path | None:
-    """Return the library that XLA's plugin in `root` would load, None if there is none."""
-    # The loader searches these folders for the plugin, in this order.
-    folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
-    folders += map(Path, filter(None, _library_path().split(os.pathsep)))
-    folders.append(Path(sys.base_prefix) / "lib")  # conda: in RPATH of its Python
-    places = [folder / nvjitlink_name(cuda) for folder in folders]
-    with contextlib.suppress(OSError):
-        pattern = rb"/[^\0]*/" + re.escape(nvjitlink_name(cuda).encode())
-        if cached := re.search(pattern, Path("/etc/ld.so.cache").read_bytes()):
-            places.append(Path(os.fsdecode(cached[0])))
-    return next(filter(Path.is_file, places), None)
-
-
-def _library_path() -> str:
-    """Return `LD_LIBRARY_PATH` as the loader read it when this process started.
-
-    Workers hide the variable from `os.environ` (`recorders`), and the loader ignores later changes.
-    """
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
-            name, _, value = entry.partition(b"=")
-            if name == b"LD_LIBRARY_PATH":
-                return os.fsdecode(value)
-    return ""
-
-
 def _existing(path: Path, what: str) -> Path:
     if not path.is_file():
         hint = f"Reinstall it with: {INSTALL} --force-reinstall"
@@ -293,6 +263,110 @@ def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
     yield "ptxas", toolchain.ptxas
 
 
+# ---- libraries that XLA and Mosaic GPU find themselves
+
+_RETURN_1 = {
+    "x86_64": bytes.fromhex("b801000000c3"),  # mov eax, 1; ret
+    "aarch64": bytes.fromhex("20008052c0035fd6"),  # mov w0, #1; ret
+}
+"""Code of a function that returns 1, an error (nvJitLinkResult)."""
+_WRITABLE, _RUNNABLE = 7, 5
+"""Protections of a page of code, with and without PROT_WRITE."""
+
+
+@contextmanager
+def without_nvjitlink() -> Iterator[None]:
+    """Make XLA and Mosaic GPU start ptxas, even if libnvJitLink is installed.
+
+    Newer versions of XLA assemble with this library if they can load it. XLA has an option against
+    this (`compile_lowered`). Mosaic's assembler pass has none: it asks the library for its version,
+    and uses it from 12.5 on. So this function of the library returns an error while the context
+    lasts. The others still work, for example for `import torch` in a kernel's module.
+    """
+    library, code = _nvjitlink(), _RETURN_1.get(platform.machine())
+    if library is None or code is None:
+        yield
+        return
+    import ctypes
+
+    address = ctypes.cast(library.nvJitLinkVersion, ctypes.c_void_p).value or 0
+    before = ctypes.string_at(address, len(code))
+    _write_code(address, code)
+    try:
+        yield
+    finally:
+        _write_code(address, before)
+
+
+def _nvjitlink() -> Any:
+    """Load the libnvJitLink that XLA would load; return None if there is none."""
+    import ctypes
+
+    cuda = _plugin()
+    package = find_package(f"jax-cuda{cuda}-pjrt")
+    if package is None:
+        return None
+    name, folder = f"libnvJitLink.so.{cuda}", package.root / "nvidia"
+    with suppress(OSError):
+        return ctypes.CDLL(name, os.RTLD_NOLOAD)  # whatever this process has loaded already
+    # The plugin's RPATH comes before the folders of the system.
+    for place in (folder / f"cu{cuda}" / "lib" / name, folder / "nvjitlink" / "lib" / name, name):
+        with suppress(OSError):
+            return ctypes.CDLL(str(place))
+    return None
+
+
+def _write_code(address: int, code: bytes) -> None:
+    import ctypes
+    import mmap
+
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    size = address + len(code) - start
+    if protect(start, size, _WRITABLE) == 0:
+        ctypes.memmove(address, code, len(code))
+        protect(start, size, _RUNNABLE)
+
+
+TOOLKIT = "toolkit"
+"""The name in a worker's command line, in the folder of its temporary files."""
+
+_BESIDE = ("rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc", "cuda_nvcc")
+"""Names of the folder next to the program: from JAX 0.12 on, and before."""
+
+_OF_THE_SYSTEM = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+
+
+def offer_library(toolkit: Path, folder: Path) -> None:
+    """Link a toolkit into the folder where Mosaic looks first in a worker.
+
+    Mosaic takes the device library from the first folder of a fixed list
+    (`tsl::CandidateCudaRoots`) that has one: `cuda_sdk_lib` in the current folder, folders next to
+    the program, `/usr/local/cuda`, `/opt/cuda`, then the wheels. In a Python process, TSL treats
+    the first word of the command line that is not an option as the program. A worker is started
+    with `-X` and a path, which Python ignores. Other processes cannot choose (`system_library`).
+
+    Args:
+        toolkit: the folder with `nvvm/libdevice`.
+        folder: the folder of the worker's temporary files, as in its command line.
+    """
+    beside = folder / f"{TOOLKIT}.runfiles"
+    beside.mkdir(exist_ok=True)
+    for name in _BESIDE:
+        with suppress(FileExistsError):
+            (beside / name).symlink_to(toolkit)
+
+
+def system_library() -> Path | None:
+    """Return the device library that Mosaic uses in this process, None for the wheel's."""
+    words = [word for word in sys.orig_argv[1:] if not word.startswith("-")]
+    beside = [Path(f"{words[0] if words else ''}.runfiles", name) for name in _BESIDE]
+    places = (root / LIBDEVICE for root in (*beside, *_OF_THE_SYSTEM))
+    # `os.path`: the text of `python -c` is no path, and may be too long.
+    return next((place for place in places if os.path.isfile(place)), None)
+
+
 # ---- everything that is installed
 
 
@@ -343,8 +417,6 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
     Args:
         ptxas: an assembler to use instead of the wheel's.
     """
-    import platform
-
     cuda = _plugin() or 13
     extra, system = f"cuda{cuda}", f"{platform.system()} {platform.machine()}"
     unknown = "" if system in _SYSTEMS else "NVIDIA's wheels are for Linux on x86_64 or aarch64"

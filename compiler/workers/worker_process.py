@@ -23,7 +23,7 @@ from typing import IO
 from msgspec.structs import replace
 
 from pallasc.cache.format import size
-from pallasc.compiler.toolchain.toolkit import TOOLKIT
+from pallasc.compiler.toolchain.toolchain import TOOLKIT
 from pallasc.compiler.workers.messages import READY, Failed, Group, Reply, Request, Task
 from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
 from pallasc.errors import CompileError, Location, ToolError
@@ -83,8 +83,8 @@ _SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 def temporary_folder() -> str:
     """Return the folder for temporary files, `/tmp` if Mosaic could not parse its path.
 
-    The folder contains the device library (`toolkit`), and Mosaic puts its path into a line of
-    options for LLVM's passes, which is split at blanks, commas, and braces, and must be UTF-8.
+    The folder contains the device library (`offer_library`), and Mosaic puts its path into a line
+    of options for LLVM's passes, which is split at blanks, commas, and braces, and must be UTF-8.
     """
     folder = os.path.realpath(tempfile.gettempdir())
     return "/tmp" if _SPLIT.search(folder) else folder
