@@ -48,7 +48,6 @@ import pallasc
 from pallasc.compiler import api
 from pallasc.compiler.lowering import compile  # noqa: F401 - once, before the forks
 from pallasc.compiler.lowering.jax_versions import devices_for, devices_present
-from pallasc.compiler.toolchain.toolchain import system_library
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.gpus import Target, resolve_target
 
@@ -260,7 +259,7 @@ def measure(options: argparse.Namespace, _: Path) -> list[Figure]:
     if not file.is_file():
         raise SystemExit(f"{options.checkout}: no {TESTS} here. Give a checkout of JAX's sources.")
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
-    api._setup(None, system_library())  # once, before the forks
+    api._setup(None)  # once, before the forks
     sys.argv = sys.argv[:1]  # JAX's test file parses it
     found = []
     for name in options.target or TARGETS:

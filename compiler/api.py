@@ -6,7 +6,6 @@ import atexit
 import os
 import sys
 import warnings
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -16,9 +15,8 @@ from msgspec import structs
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
-from pallasc.compiler.lowering.entry import BuiltNode, Node, import_entry, import_function, is_node
+from pallasc.compiler.lowering.entry import BuiltNode, import_entry, import_function, is_node
 from pallasc.compiler.toolchain.setup import Setup, prepare
-from pallasc.compiler.toolchain.toolchain import system_library
 from pallasc.errors import PallascError, SpecError, ToolError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, parse_dtype, resolve_array
 from pallasc.specs.artifacts.artifact import Artifact
@@ -75,7 +73,8 @@ def compile(
             hint="The function comes first, then its arrays.",
         )
     chosen = resolve_target(target) if isinstance(target, str) else target
-    args = [argument(item, f"array {index}", isolated) for index, item in enumerate(arrays)]
+    convert = notation if isolated else argument
+    args = [convert(item, f"array {index}") for index, item in enumerate(arrays)]
     axes = checked_mesh(mesh)
     assembler = Path(ptxas) if ptxas else None
     if isolated:
@@ -90,9 +89,9 @@ def compile(
 
 
 @cache
-def _setup(ptxas: Path | None, libdevice: Path | None = None) -> Setup:
+def _setup(ptxas: Path | None) -> Setup:
     """Return the setup of this process; it is kept until the process ends."""
-    setup = prepare(ptxas, libdevice=libdevice)
+    setup = prepare(ptxas)
     if setup.temporary is not None:
         atexit.register(setup.temporary.cleanup)
     return setup
@@ -101,7 +100,7 @@ def _setup(ptxas: Path | None, libdevice: Path | None = None) -> Setup:
 def _compile_here(job: Job, ptxas: Path | None) -> Artifact:
     from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job, xla_ptx
 
-    setup = _setup(ptxas, system_library())
+    setup = _setup(ptxas)
     # `JAX_PLATFORMS` stays unset, since the process may use its own devices.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     os.environ[name] = setup.environment[name]
@@ -168,99 +167,78 @@ _ARRAY_PROTOCOLS = (
 )
 
 
-def argument(item: Any, what: str, isolated: bool) -> Any:
-    """Return an argument with an `ArraySpec` for each array, and the result of each call.
+def argument(item: Any, what: str) -> Any:
+    """Return an argument with an `ArraySpec` for each array, and a `BuiltNode` for each call.
 
     Args:
-        item: the argument.
+        item: a pytree.
         what: its name in messages.
-        isolated: return it in the notation of specs instead, for another process.
 
     Raises:
-        SpecError: something in it is neither an array nor a pytree node, a called function cannot
-            be imported, or another process cannot rebuild it.
+        SpecError: a leaf is not an array, or a called function cannot be imported.
     """
-    if item is None:
-        return None
-    if isinstance(item, Call):
-        return _call(item, what, isolated)
-    if isinstance(item, str):
-        item = resolve_array(item)
-    if type(item) in (dict, OrderedDict, list, tuple) or _is_named_tuple(item):
-        return _mapped(item, what, argument, isolated)
-    if isinstance(item, ArraySpec) or not ("jax" in sys.modules and is_node(item)):
-        array = item if isinstance(item, ArraySpec) else _array(item, what)
-        return str(array) if isolated else array
-    if isolated:
-        raise _not_rebuilt(item, what)
-    return _node(item, what)
+    return _mapped(item, what, _leaf)
 
 
-def _not_rebuilt(item: Any, what: str) -> SpecError:
-    return SpecError(
-        f"{what} is {an(type(item).__name__)}, which cannot be rebuilt in another process.",
-        hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
-    )
-
-
-def _is_named_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
-def _mapped(tree: Any, what: str, convert: Callable[[Any, str, bool], Any], isolated: bool) -> Any:
-    """Return a dict, list, tuple or named tuple with each child converted."""
-    if isinstance(tree, dict):
-        if isolated and not (type(tree) is dict and all(isinstance(key, str) for key in tree)):
-            raise _not_rebuilt(tree, what)
-        items = tree.items()
-        return type(tree)((key, convert(item, f"{what}.{key}", isolated)) for key, item in items)
-    children = [convert(item, f"{what}.{index}", isolated) for index, item in enumerate(tree)]
-    if hasattr(tree, "_fields"):
-        if isolated:
-            return Call(type(tree), **dict(zip(tree._fields, children, strict=True)))
-        return type(tree)(*children)
-    return {"$tuple": children} if isolated and type(tree) is tuple else type(tree)(children)
-
-
-def _call(call: Call, what: str, isolated: bool) -> Call | BuiltNode:
-    arguments = {
-        key: _in_call(value, f"{what}.{key}", isolated) for key, value in call.arguments.items()
-    }
-    target = call.target
-    if isolated:
-        return Call(target, **arguments)
-    if not isinstance(target, str):
-        return BuiltNode(f"$call {target.__name__!r}", target, arguments)
-    function = import_function(target, str(Path.cwd()), called="$call")
-    return BuiltNode(f"$call {target!r}", function, arguments)
-
-
-def _in_call(value: Any, what: str, isolated: bool) -> Any:
-    """Convert an argument of a `Call`; values without arrays are kept."""
-    if isinstance(value, Ref) and not isolated:
-        if not isinstance(value.target, str):
-            return value.target
-        return import_entry(value.target, str(Path.cwd()), called="$ref")
-    if type(value) in (list, tuple, dict, OrderedDict) or _is_named_tuple(value):
-        return _mapped(value, what, _in_call, isolated)
-    if isinstance(value, str):
-        is_array = looks_like_array(value)
-    else:
-        is_array = hasattr(value, "shape") and hasattr(value, "dtype")
-    is_tree = isinstance(value, Call) or (is_array and not isinstance(value, type))
-    return argument(value, what, isolated) if is_tree else value
-
-
-def _node(item: Any, what: str) -> Node:
+def _mapped(tree: Any, what: str, convert: Callable[[Any, str], Any]) -> Any:
     import jax
 
-    entries, structure = jax.tree_util.tree_flatten_with_path(
-        item, is_leaf=lambda node: node is not item
-    )
-    children = [
-        argument(child, f"{what}{jax.tree_util.keystr(path)}", False) for path, child in entries
-    ]
-    return Node(structure, children)
+    def converted(path: Any, leaf: Any) -> Any:
+        keys = (jax.tree_util.keystr((key,), simple=True) for key in path)
+        return convert(leaf, ".".join([what, *keys]))
+
+    return jax.tree_util.tree_map_with_path(converted, tree)
+
+
+def _leaf(item: Any, what: str) -> ArraySpec | BuiltNode:
+    if not isinstance(item, Call):
+        return _array(resolve_array(item) if isinstance(item, str) else item, what)
+    function = _found(item.target, import_function, "$call")
+    shown = item.target if isinstance(item.target, str) else function.__name__
+    return BuiltNode(f"$call {shown!r}", function, _mapped(item.arguments, what, _in_call))
+
+
+def _in_call(item: Any, what: str) -> Any:
+    if isinstance(item, Ref):
+        return _found(item.target, import_entry, "$ref")
+    return _leaf(item, what) if isinstance(item, Call) or _is_array(item) else item
+
+
+def _found(target: Any, find: Callable[..., Any], called: str) -> Any:
+    return find(target, str(Path.cwd()), called=called) if isinstance(target, str) else target
+
+
+def _is_array(value: Any) -> bool:
+    """Return True if an argument of a call is an array, or the text of one."""
+    if isinstance(value, str):
+        return looks_like_array(value)
+    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
+
+
+def notation(item: Any, what: str) -> Any:
+    """Return an argument in the notation of specs, for another process.
+
+    Raises:
+        SpecError: another process cannot rebuild it.
+    """
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        item = Call(type(item), **dict(zip(item._fields, item, strict=True)))
+    if isinstance(item, Call):
+        arguments = {key: notation(own, f"{what}.{key}") for key, own in item.arguments.items()}
+        return Call(item.target, **arguments)
+    if type(item) is dict:
+        return {key: notation(own, f"{what}.{key}") for key, own in item.items()}
+    if type(item) in (list, tuple):
+        items = [notation(own, f"{what}.{index}") for index, own in enumerate(item)]
+        return items if type(item) is list else {"$tuple": items}
+    if isinstance(item, str) or item is None:
+        return item
+    if isinstance(item, dict | tuple) or ("jax" in sys.modules and is_node(item)):
+        raise SpecError(
+            f"{what} is {an(type(item).__name__)}, which cannot be rebuilt in another process.",
+            hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
+        )
+    return str(_array(item, what)) if _is_array(item) else item
 
 
 def _array(item: Any, what: str) -> ArraySpec:
@@ -269,6 +247,8 @@ def _array(item: Any, what: str) -> ArraySpec:
     Raises:
         SpecError: it is not an array.
     """
+    if isinstance(item, ArraySpec):
+        return item
     kind = type(item)
     roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
     if not hasattr(item, "shape") or not hasattr(item, "dtype"):

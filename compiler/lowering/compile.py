@@ -14,6 +14,7 @@ import contextlib
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from pallasc.compiler.lowering.diagnose import (
     user_place,
 )
 from pallasc.compiler.lowering.jax_versions import patched, target_config
-from pallasc.compiler.lowering.kernel_output import by_kernel, captured_output
+from pallasc.compiler.lowering.kernel_output import by_kernel, captured_output, variable_of_cpp
 from pallasc.compiler.lowering.lower import Job, Lowered, lower
 from pallasc.compiler.lowering.resources import (
     check_launches,
@@ -260,13 +261,25 @@ def compile_lowered(
     call = prepare_call(lowered.stage, options)
     ranks = math.prod(size for _, size in job.mesh)
     callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
-    executable = call.backend.compile(
-        call.module,
-        executable_devices=call.executable_devices,
-        compile_options=call.options,
-        **callbacks,
-    )
+    with device_library(tools.toolkit):
+        executable = call.backend.compile(
+            call.module,
+            executable_devices=call.executable_devices,
+            compile_options=call.options,
+            **callbacks,
+        )
     return translate(parse_executable(executable.serialize()), ranks=ranks)
+
+
+def device_library(toolkit: Path | None) -> AbstractContextManager[None]:
+    """Make Mosaic take the device library from a toolkit, as `xla_gpu_cuda_data_dir` makes XLA.
+
+    The first kernel that is compiled in a process decides. Otherwise, Mosaic takes the library from
+    `/usr/local/cuda`, if there is one (`tsl::CandidateCudaRoots`).
+    """
+    if toolkit is None:
+        return contextlib.nullcontext()
+    return variable_of_cpp("CUDA_HOME", str(toolkit))
 
 
 def prepare_call(stage: Any, options: dict[str, str]) -> _Call:

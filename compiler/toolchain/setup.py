@@ -45,7 +45,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -57,7 +56,6 @@ from pallasc.compiler.toolchain.identity import (
     versions_of,
 )
 from pallasc.compiler.toolchain.toolchain import (
-    LIBDEVICE,
     Toolchain,
     find_toolchain,
     tool_version,
@@ -241,20 +239,27 @@ def _libraries(path: str) -> Iterator[str]:
                 yield f"{file.name} {_file_digest(file)}"
 
 
+_SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
+
+
 def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
     """Return a folder that contains `ptxas` and `nvlink` of this toolchain under these names.
 
-    The wheel's own folder is used directly. For another assembler or device library, a temporary
-    folder of links is made; the second result removes it. The parent folder has the layout of a
-    CUDA toolkit, with the device library in `nvvm/libdevice`: XLA's `xla_gpu_cuda_data_dir` needs
-    that.
+    The wheel's own folder is used directly. For another assembler, a temporary folder of links is
+    made; the second result removes it. It is also made if Mosaic could not parse the path: Mosaic
+    puts it into a line of options for LLVM's passes, which is split at blanks, commas, and braces,
+    and must be UTF-8. The parent folder has the layout of a CUDA toolkit, with the device library
+    in `nvvm/libdevice`: XLA's `xla_gpu_cuda_data_dir` and Mosaic's `CUDA_HOME` need that.
     """
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
-    if (toolchain.ptxas, toolchain.libdevice) == (own / "ptxas", own.parent / LIBDEVICE):
+    if toolchain.ptxas == own / "ptxas" and not _SPLIT.search(str(own)):
         return own, None
     import tempfile
 
-    folder = tempfile.TemporaryDirectory(prefix="pallasc-tools-")
+    place = tempfile.gettempdir()
+    folder = tempfile.TemporaryDirectory(
+        prefix="pallasc-tools-", dir="/tmp" if _SPLIT.search(place) else place
+    )
     links = Path(folder.name, "bin")
     links.mkdir()
     (links.parent / "nvvm").symlink_to(toolchain.libdevice.parents[1])
@@ -376,25 +381,17 @@ class Setup(Struct, frozen=True):
         }
 
 
-def prepare(
-    ptxas: Path | None = None,
-    *,
-    libdevice: Path | None = None,
-    base: Mapping[str, str] = os.environ,
-) -> Setup:
+def prepare(ptxas: Path | None = None, *, base: Mapping[str, str] = os.environ) -> Setup:
     """Find the toolchain and make the environment.
 
     Args:
         ptxas: an assembler to use instead of the installed one.
-        libdevice: a device library to use instead of the installed one.
         base: the environment to start from.
 
     Raises:
         ToolError: a part is missing, or its version is not a tested one.
     """
     toolchain = find_toolchain(ptxas)
-    if libdevice is not None:
-        toolchain = replace(toolchain, libdevice=libdevice)
     folder, temporary = tool_folder(toolchain)
     environment = compiling_environment(base, folder)
     return Setup(toolchain, environment, folder.parent, temporary)

@@ -263,7 +263,7 @@ def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
     yield "ptxas", toolchain.ptxas
 
 
-# ---- libraries that XLA and Mosaic GPU find themselves
+# ---- libnvJitLink
 
 _RETURN_1 = {
     "x86_64": bytes.fromhex("b801000000c3"),  # mov eax, 1; ret
@@ -327,44 +327,6 @@ def _write_code(address: int, code: bytes) -> None:
     if protect(start, size, _WRITABLE) == 0:
         ctypes.memmove(address, code, len(code))
         protect(start, size, _RUNNABLE)
-
-
-TOOLKIT = "toolkit"
-"""The name in a worker's command line, in the folder of its temporary files."""
-
-_BESIDE = ("rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc", "cuda_nvcc")
-"""Names of the folder next to the program: from JAX 0.12 on, and before."""
-
-_OF_THE_SYSTEM = (Path("/usr/local/cuda"), Path("/opt/cuda"))
-
-
-def offer_library(toolkit: Path, folder: Path) -> None:
-    """Link a toolkit into the folder where Mosaic looks first in a worker.
-
-    Mosaic takes the device library from the first folder of a fixed list
-    (`tsl::CandidateCudaRoots`) that has one: `cuda_sdk_lib` in the current folder, folders next to
-    the program, `/usr/local/cuda`, `/opt/cuda`, then the wheels. In a Python process, TSL treats
-    the first word of the command line that is not an option as the program. A worker is started
-    with `-X` and a path, which Python ignores. Other processes cannot choose (`system_library`).
-
-    Args:
-        toolkit: the folder with `nvvm/libdevice`.
-        folder: the folder of the worker's temporary files, as in its command line.
-    """
-    beside = folder / f"{TOOLKIT}.runfiles"
-    beside.mkdir(exist_ok=True)
-    for name in _BESIDE:
-        with suppress(FileExistsError):
-            (beside / name).symlink_to(toolkit)
-
-
-def system_library() -> Path | None:
-    """Return the device library that Mosaic uses in this process, None for the wheel's."""
-    words = [word for word in sys.orig_argv[1:] if not word.startswith("-")]
-    beside = [Path(f"{words[0] if words else ''}.runfiles", name) for name in _BESIDE]
-    places = (root / LIBDEVICE for root in (*beside, *_OF_THE_SYSTEM))
-    # `os.path`: the text of `python -c` is no path, and may be too long.
-    return next((place for place in places if os.path.isfile(place)), None)
 
 
 # ---- everything that is installed

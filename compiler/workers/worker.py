@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -41,7 +40,6 @@ from pallasc.compiler.lowering.kernel_output import pack, printed_text
 from pallasc.compiler.lowering.lower import Job
 from pallasc.compiler.toolchain.toolchain import (
     find_toolchain,
-    offer_library,
     without_nvjitlink,
 )
 from pallasc.compiler.workers import messages
@@ -206,7 +204,6 @@ class Session:
             variables=introduction.variables,
             toolkit=introduction.toolkit,
         )
-        offer_library(introduction.toolkit, Path(tempfile.gettempdir()))
         _import_compiler()
         self.store = Store(introduction.store, trust=Trust())
         # Stored digests of files are signed, too, and only the parent can check signatures.
