@@ -52,14 +52,14 @@ class Tools:
 
     `identity` contains the digests, by label, of everything installed that affects the result;
     `variables` the environment variables that reach the compiler. `toolkit` is the folder from
-    which XLA takes the assembler and the device library; without it, JAX chooses.
+    which XLA and Mosaic take the assembler and the device library.
     """
 
     record: Mapping[str, object]
     ptxas: Path
     identity: Mapping[str, str]
     variables: Mapping[str, str]
-    toolkit: Path | None = None
+    toolkit: Path
 
 
 def lower_job(job: Job) -> Lowered:
@@ -253,9 +253,10 @@ def compile_lowered(
             cannot express.
     """
     # XLA assembles in-process with a library if it can load one; JAX 0.10 does not.
-    options = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
-    if tools.toolkit is not None:
-        options["xla_gpu_cuda_data_dir"] = str(tools.toolkit)
+    options = {
+        "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
+        "xla_gpu_cuda_data_dir": str(tools.toolkit),
+    }
     if ptx_folder is not None:
         options |= {"xla_dump_to": str(ptx_folder), "xla_dump_emitter_re": "ptx"}
     call = prepare_call(lowered.stage, options)
@@ -271,14 +272,12 @@ def compile_lowered(
     return translate(parse_executable(executable.serialize()), ranks=ranks)
 
 
-def device_library(toolkit: Path | None) -> AbstractContextManager[None]:
+def device_library(toolkit: Path) -> AbstractContextManager[None]:
     """Make Mosaic take the device library from a toolkit, as `xla_gpu_cuda_data_dir` makes XLA.
 
     The first kernel that is compiled in a process decides. Otherwise, Mosaic takes the library from
     `/usr/local/cuda`, if there is one (`tsl::CandidateCudaRoots`).
     """
-    if toolkit is None:
-        return contextlib.nullcontext()
     return variable_of_cpp("CUDA_HOME", str(toolkit))
 
 

@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,23 +132,6 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _called_function(called: str, base_dir: str, keys: Iterable[str]) -> Callable[..., Any]:
-    """Return the function of a `$call`.
-
-    Raises:
-        SpecError: it cannot be imported, or does not accept one of the arguments.
-    """
-    function = import_function(called, base_dir, called="$call")
-    if isinstance(function, type) and type(function).__call__ is not type.__call__:
-        return function  # an enumeration: its signature does not describe this call
-    for key in keys:
-        if not takes(function, key):
-            hint = suggestion(key, signature_of(function).parameters)
-            with _inside(key):
-                raise SpecError(f"$call {called!r} has no parameter {key!r}.", hint=hint)
-    return function
-
-
 def static_value(value: Any, base_dir: str) -> Any:
     """Return a static argument with its `$call` and `$ref` nodes resolved.
 
@@ -167,7 +150,7 @@ def static_value(value: Any, base_dir: str) -> Any:
     arguments = _static_values({k: v for k, v in value.items() if k != "$call"}, base_dir)
     if "$call" not in value:
         return arguments
-    function = _called_function(value["$call"], base_dir, arguments)
+    function = import_function(value["$call"], base_dir, called="$call")
     try:
         return function(**arguments)
     except Exception as error:
@@ -202,7 +185,7 @@ def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
     made = {key: _array_argument(item, base_dir, in_call=in_call) for key, item in items.items()}
     if "$call" not in tree:
         return made
-    function = _called_function(tree["$call"], base_dir, made)
+    function = import_function(tree["$call"], base_dir, called="$call")
     return BuiltNode(f"$call {tree['$call']!r}", function, made)
 
 

@@ -152,8 +152,6 @@ def _problems(launch: Launch, kernel: KernelResources, target: Target) -> Iterat
     for what, sizes, most in (("grid", launch.grid, _GRID), ("block", launch.block, _BLOCK)):
         if any(not 1 <= size <= limit for size, limit in zip(sizes, most, strict=True)):
             yield f"its {what} in 32 bits is {sizes}, and CUDA takes from 1 to {most}"
-    if "clusters" not in target.features and blocks > 1:
-        yield f"it has clusters, and {target.arch} has none"
     if blocks > _CLUSTER:
         yield f"a cluster has {blocks} blocks, and GPUs take at most {_CLUSTER}"
     if any(size % part for size, part in zip(launch.grid, cluster, strict=True)):

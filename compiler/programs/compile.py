@@ -284,9 +284,10 @@ def compile_program(
 def _executable(call: Any, tools: Tools, tuned: bytes) -> bytes:
     """Compile with the toolchain's assembler and recorded results; these options are in no key."""
     options = deepcopy(call.options)
-    own = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
-    if tools.toolkit is not None:
-        own["xla_gpu_cuda_data_dir"] = str(tools.toolkit)
+    own = {
+        "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
+        "xla_gpu_cuda_data_dir": str(tools.toolkit),
+    }
     with tempfile.TemporaryDirectory(prefix="pallasc-autotune-") as folder:
         if tuned:
             # XLA reads text or binary, as the suffix says.

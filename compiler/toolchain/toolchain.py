@@ -355,7 +355,11 @@ class Item(Struct, frozen=True):
 
 
 _SYSTEMS = ("Linux x86_64", "Linux aarch64")
-_LIBRARIES = {
+_NEEDED = {
+    "jax": "traces kernels",
+    "jaxlib": "lowers kernels",
+    "jax-cuda{}-plugin": "compiles kernels",
+    "jax-cuda{}-pjrt": "compiles kernels",
     "llvmlite": "runs the host code of kernels to read their launch plans",
     "protobuf": "reads XLA's executables",
     "cramjam": "decompresses XLA's executables",
@@ -385,9 +389,8 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
     return [
         Item("python", platform.python_version(), "runs everything", path=sys.executable),
         Item("platform", system, "what the wheels are made for", problem=unknown),
-        *_jax_items(cuda),
+        *(_package_item(name.format(cuda), purpose, extra) for name, purpose in _NEEDED.items()),
         *_tool_items(cuda, ptxas),
-        *(_package_item(name, purpose, extra) for name, purpose in _LIBRARIES.items()),
         *(
             _package_item(name, purpose, of or extra, needed=False)
             for name, (purpose, of) in _OPTIONAL.items()
@@ -419,28 +422,17 @@ def _install(extra: str) -> str:
 
 
 def _package_item(name: str, purpose: str, extra: str, *, needed: bool = True) -> Item:
-    if package := find_package(name):
-        return Item(name, package.version, purpose, needed)
-    return Item(name, "", purpose, needed, problem="missing", fix=_install(extra))
-
-
-def _jax_items(cuda: int) -> Iterator[Item]:
-    purposes = {
-        "jax": "traces kernels",
-        "jaxlib": "lowers kernels",
-        f"jax-cuda{cuda}-plugin": "compiles kernels",
-        f"jax-cuda{cuda}-pjrt": "compiles kernels",
-    }
-    jax = find_package("jax")
-    for name, purpose in purposes.items():
-        item, package = _package_item(name, purpose, f"cuda{cuda}"), find_package(name)
-        try:
-            if package:
-                check_versions((jax or package, package))
-        except ToolError as error:
-            fix = f"{_install(f'cuda{cuda}')} --upgrade"
-            item = replace(item, problem=error.message.rstrip("."), fix=fix)
-        yield item
+    package, jax = find_package(name), find_package("jax")
+    if package is None:
+        return Item(name, "", purpose, needed, problem="missing", fix=_install(extra))
+    item = Item(name, package.version, purpose, needed)
+    try:
+        if name.startswith("jax"):
+            check_versions((jax or package, package))
+    except ToolError as error:
+        fix = f"{_install(extra)} --upgrade"
+        return replace(item, problem=error.message.rstrip("."), fix=fix)
+    return item
 
 
 def _tool_items(cuda: int, ptxas: Path | None) -> Iterator[Item]:
