@@ -160,7 +160,6 @@ def _compile_isolated(variant: Variant, ptxas: Path | None, store: Store) -> Art
     return artifact
 
 
-_ARRAY_MODULES = ("jax", "jaxlib", "numpy", "torch", "cupy", "pallasc")
 _ARRAY_PROTOCOLS = (
     *("__array__", "__array_interface__", "__cuda_array_interface__", "__dlpack__"),
     "__jax_array__",
@@ -250,13 +249,13 @@ def _array(item: Any, what: str) -> ArraySpec:
     if isinstance(item, ArraySpec):
         return item
     kind = type(item)
-    roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
     if not hasattr(item, "shape") or not hasattr(item, "dtype"):
         raise SpecError(
             f"{what} is {an(kind.__name__)}, which is not an array.",
             hint='Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
         )
-    if not roots & {*_ARRAY_MODULES} and not any(hasattr(item, name) for name in _ARRAY_PROTOCOLS):
+    is_jax = kind.__module__.startswith("jax")  # such as `jax.ShapeDtypeStruct`
+    if not (is_jax or any(hasattr(item, name) for name in _ARRAY_PROTOCOLS)):
         raise SpecError(
             f"{what} is {an(kind.__name__)}, which has shape and dtype but is neither an array "
             "nor a pytree node registered with JAX.",

@@ -314,7 +314,7 @@ class Context(Struct, frozen=True):
         return notes
 
 
-_path_lock = threading.Lock()
+_ONE_AT_A_TIME = threading.RLock()
 
 
 class Setup(Struct, frozen=True):
@@ -344,13 +344,11 @@ class Setup(Struct, frozen=True):
         `PATH` is changed for C++, too. They choose their assembler once per process.
         """
         front = f"{self.toolkit / 'bin'}{os.pathsep}"
-        with _path_lock:
+        with _ONE_AT_A_TIME, without_nvjitlink():
             os.environ["PATH"] = front + os.environ.get("PATH", "")
-        try:
-            with without_nvjitlink():
+            try:
                 yield
-        finally:
-            with _path_lock:
+            finally:
                 before, _, after = os.environ.get("PATH", "").partition(front)
                 os.environ["PATH"] = before + after
 

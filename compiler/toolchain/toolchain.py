@@ -8,7 +8,6 @@ Distributions are found by the names of their `.dist-info` folders, which contai
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -283,13 +282,13 @@ def without_nvjitlink() -> Iterator[None]:
     and uses it from 12.5 on. So this function of the library returns an error while the context
     lasts. The others still work, for example for `import torch` in a kernel's module.
     """
-    library, code = _nvjitlink(), _RETURN_1.get(platform.machine())
-    if library is None or code is None:
+    function, code = _version_function(), _RETURN_1.get(os.uname().machine)
+    if function is None or code is None:
         yield
         return
     import ctypes
 
-    address = ctypes.cast(library.nvJitLinkVersion, ctypes.c_void_p).value or 0
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
     before = ctypes.string_at(address, len(code))
     _write_code(address, code)
     try:
@@ -298,7 +297,7 @@ def without_nvjitlink() -> Iterator[None]:
         _write_code(address, before)
 
 
-def _nvjitlink() -> Any:
+def _version_function() -> Any:
     """Load the libnvJitLink that XLA would load; return None if there is none."""
     import ctypes
 
@@ -307,12 +306,11 @@ def _nvjitlink() -> Any:
     if package is None:
         return None
     name, folder = f"libnvJitLink.so.{cuda}", package.root / "nvidia"
-    with suppress(OSError):
-        return ctypes.CDLL(name, os.RTLD_NOLOAD)  # whatever this process has loaded already
-    # The plugin's RPATH comes before the folders of the system.
-    for place in (folder / f"cu{cuda}" / "lib" / name, folder / "nvjitlink" / "lib" / name, name):
-        with suppress(OSError):
-            return ctypes.CDLL(str(place))
+    wheels = (folder / f"cu{cuda}" / "lib" / name, folder / "nvjitlink" / "lib" / name)
+    # One that this process has loaded already, those in the plugin's RPATH, one of the system.
+    for place, mode in ((name, os.RTLD_NOLOAD), *((str(path), 0) for path in wheels), (name, 0)):
+        with suppress(OSError, AttributeError):  # there is none, or it is too old for XLA
+            return ctypes.CDLL(place, mode).nvJitLinkVersion
     return None
 
 
@@ -383,6 +381,8 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
     Args:
         ptxas: an assembler to use instead of the wheel's.
     """
+    import platform
+
     cuda = _plugin() or 13
     extra, system = f"cuda{cuda}", f"{platform.system()} {platform.machine()}"
     unknown = "" if system in _SYSTEMS else "NVIDIA's wheels are for Linux on x86_64 or aarch64"
