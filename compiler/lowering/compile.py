@@ -28,8 +28,8 @@ from pallasc.compiler.lowering.diagnose import (
     operation_place,
     user_place,
 )
-from pallasc.compiler.lowering.jax_versions import patched, target_config
-from pallasc.compiler.lowering.kernel_output import by_kernel, captured_output, variable_of_cpp
+from pallasc.compiler.lowering.jax_versions import patched, target_config, variable_of_cpp
+from pallasc.compiler.lowering.kernel_output import by_kernel, captured_output
 from pallasc.compiler.lowering.lower import Job, Lowered, lower
 from pallasc.compiler.lowering.resources import (
     check_launches,

@@ -52,19 +52,6 @@ def captured_output() -> Iterator[Callable[[], str]]:
                 os.close(descriptor)
 
 
-@contextlib.contextmanager
-def variable_of_cpp(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for C++ only; user code sees `os.environ`, which stays."""
-    os.putenv(name, value)
-    try:
-        yield
-    finally:
-        if (before := os.environ.get(name)) is None:
-            os.unsetenv(name)
-        else:
-            os.putenv(name, before)
-
-
 class _Tee(io.StringIO):
     """Passes text on and keeps a copy."""
 

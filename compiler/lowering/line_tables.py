@@ -32,13 +32,8 @@ from pallasc.compiler.lowering.diagnose import (
     frames_of,
     user_stack,
 )
-from pallasc.compiler.lowering.jax_versions import numbered_stacks, patched
-from pallasc.compiler.lowering.kernel_output import (
-    ENTRY,
-    by_kernel,
-    captured_output,
-    variable_of_cpp,
-)
+from pallasc.compiler.lowering.jax_versions import numbered_stacks, patched, variable_of_cpp
+from pallasc.compiler.lowering.kernel_output import ENTRY, by_kernel, captured_output
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.canonical import digest
