@@ -353,7 +353,7 @@ gpu_device_info {{
 }}
 platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 }}
-device_description_str: "{description}"
+device_description_str: {description}
 """
 
 _PLATFORMS = {"gpu", "cuda"}
@@ -361,15 +361,20 @@ _PLATFORMS = {"gpu", "cuda"}
 
 def target_config(target: Target) -> str:
     """Return the text proto that describes `target` to XLA."""
-    from google.protobuf.text_encoding import CEscape
-
     figures = {key: value for key, value in target.figures().items() if key != "arch"}
     return _TEMPLATE.format(
-        **{**figures, "description": CEscape(target.description.encode(), False)},
+        **{**figures, "description": _quoted(target.description)},
         major=target.major,
         minor=target.minor,
         extension=" feature_extension: ACCELERATED_FEATURES" if target.suffix == "a" else "",
     )
+
+
+def _quoted(text: str) -> str:
+    """Quote a string for the text format, in ASCII: octal bytes except for letters and the like."""
+    data = text.encode("utf-8", "replace")
+    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}" for b in data)
+    return f'"{"".join(plain)}"'
 
 
 @cache
