@@ -8,12 +8,7 @@ order alternates from kernel to kernel. Kernels that plain JAX rejects, as some 
 calls without a Mosaic GPU kernel are left out and counted.
 
 pallasc is the first in the process. JAX keeps the assembler that it found first, so plain JAX then
-uses the same assembler. Otherwise pallasc would have XLA compile in a separate process. It also
-does this if the system has a CUDA toolkit of another version, or if libnvJitLink is loaded. A
-separate process costs time, and the figures show if there was one. To measure without it, put the
-toolkit of NVIDIA's wheel where JAX looks first: start Python with `-X PLACE`, where
-`PLACE.runfiles/cuda_nvcc` and `PLACE.runfiles/rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc`
-are links to the toolkit.
+uses the same assembler.
 
 Goals: pallasc takes at most 1.10 times as long as plain JAX, in sum and at the median, and compiles
 all kernels that JAX compiles.
@@ -42,7 +37,6 @@ from unittest import mock
 from harness import Figure, run_benchmark, say
 
 import pallasc
-from pallasc.compiler import api
 from pallasc.compiler.lowering.jax_versions import devices_for, patched
 from pallasc.specs.gpus import Target, resolve_target
 
@@ -281,7 +275,6 @@ def measure(options: argparse.Namespace, _: Path) -> list[Figure]:
         Figure("compiled by plain JAX alone", left_out["pallasc"], goal=0),
         Figure("left out, plain JAX refuses them", left_out["JAX"]),
         Figure("left out, no Mosaic GPU kernel", left_out["no kernel"]),
-        Figure("processes of their own for XLA", len(api._processes)),
     ]
 
 

@@ -46,9 +46,7 @@ import pallasc
 from pallasc.compiler import api
 from pallasc.compiler.lowering import compile  # noqa: F401 - once, before the forks
 from pallasc.compiler.lowering.jax_versions import devices_for, devices_present
-from pallasc.compiler.toolchain.toolkit import TOOLKIT, offer_library, other_library
 from pallasc.errors import CompileError, UnsupportedError
-from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import Target, resolve_target
 
 TARGETS = ("sm_90a", "sm_100a")
@@ -259,27 +257,13 @@ def measure(options: argparse.Namespace, _: Path) -> list[Figure]:
     if not file.is_file():
         raise SystemExit(f"{options.checkout}: no {TESTS} here. Give a checkout of JAX's sources.")
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
-    toolkit = api._setup(None).toolkit
-    if other_library(toolkit):  # which would cost a second process per test
-        _restart(toolkit)
+    api._setup(None)  # once, before the forks
     sys.argv = sys.argv[:1]  # JAX's test file parses it
     found = []
     for name in options.target or TARGETS:
         target = resolve_target(name)
         found += figures(target.arch, list(sweep(file, target, options)))
     return found
-
-
-def _restart(toolkit: Path) -> None:
-    """Start Python again such that Mosaic finds the device library of NVIDIA's wheel first."""
-    name = f"pallasc-sweep-{os.getuid()}-{digest(os.fsencode(toolkit))[:16]}"
-    folder = Path(tempfile.gettempdir(), name)
-    folder.mkdir(exist_ok=True)
-    offer_library(toolkit, folder)
-    python = sys.executable
-    if str(folder / TOOLKIT) in sys.orig_argv:
-        raise SystemExit(f"{folder} leads to another device library. Remove it.")
-    os.execv(python, [python, "-X", str(folder / TOOLKIT), *sys.orig_argv[1:]])
 
 
 def figures(arch: str, outcomes: list[Outcome]) -> list[Figure]:

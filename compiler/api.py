@@ -5,21 +5,17 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
-from pallasc.compiler.lowering.entry import BuiltNode, Node, import_entry, import_function, is_node
+from pallasc.compiler.lowering.entry import BuiltNode, import_entry, import_function, is_node
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.errors import PallascError, SpecError, ToolError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, parse_dtype, resolve_array
@@ -31,12 +27,7 @@ from pallasc.specs.spec import Variant, checked_mesh
 from pallasc.specs.spelling import an, show
 
 if TYPE_CHECKING:
-    from pallasc.compiler.lowering.compile import Tools
     from pallasc.compiler.lowering.lower import Job
-    from pallasc.compiler.workers.messages import R, Request
-
-
-T = TypeVar("T")
 
 
 def compile(
@@ -82,7 +73,8 @@ def compile(
             hint="The function comes first, then its arrays.",
         )
     chosen = resolve_target(target) if isinstance(target, str) else target
-    args = [argument(item, f"array {index}", isolated) for index, item in enumerate(arrays)]
+    convert = notation if isolated else argument
+    args = [convert(item, f"array {index}") for index, item in enumerate(arrays)]
     axes = checked_mesh(mesh)
     assembler = Path(ptxas) if ptxas else None
     if isolated:
@@ -106,136 +98,28 @@ def _setup(ptxas: Path | None) -> Setup:
 
 
 def _compile_here(job: Job, ptxas: Path | None) -> Artifact:
-    from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job
+    from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job, xla_ptx
 
     setup = _setup(ptxas)
     # `JAX_PLATFORMS` stays unset, since the process may use its own devices.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     os.environ[name] = setup.environment[name]
     digests = _digests()
-    record = setup.record(digests)
+    tools = Tools(setup.record(digests), setup.toolchain.ptxas, {}, {}, setup.toolkit)
     digests.save()
-
-    def compiled(tools: Tools) -> Artifact:
-        result, blobs = compile_job(job, lower_job(job, tools.process), tools)
-        return Artifact(result, blobs.__getitem__)
-
-    tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
-    artifact = _with_xla(compiled, tools, ptxas, job.target)
+    with setup.in_this_process():
+        record, blobs = compile_job(job, lower_job(job), tools)
+    artifact = Artifact(record, blobs.__getitem__)
 
     @cache
     def find() -> Mapping[str, str]:
-        from pallasc.compiler.lowering.compile import xla_ptx
         from pallasc.compiler.workers.pool import without_ptx
 
-        lacking = without_ptx(artifact)
-        return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, ptxas, job.target)
+        with setup.in_this_process():
+            return xla_ptx(job, tools, without_ptx(artifact))
 
     artifact.find_ptx = find
     return artifact
-
-
-def _with_xla(action: Callable[[Tools], T], tools: Tools, ptxas: Path | None, target: Target) -> T:
-    """Run `action` with tools that use the setup's assembler, and return its result.
-
-    If XLA would find a different assembler in this process, another process compiles.
-    """
-    from pallasc.compiler.lowering.resources import OtherAssemblerError, first_on_path
-    from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, other_library
-
-    toolkit = _setup(ptxas).toolkit
-    if ptxas not in _other_assemblers and not (hide_nvjitlink() or other_library(toolkit)):
-        try:
-            with first_on_path(toolkit / "bin"):
-                return action(tools)
-        except OtherAssemblerError:
-            _other_assemblers.add(ptxas)
-    return action(replace(tools, process=_process(ptxas, target.arch)))
-
-
-_other_assemblers: set[Path | None] = set()
-"""Assemblers that XLA does not use in this process; it chooses its assembler once per process."""
-
-
-@cache
-def _process(ptxas: Path | None, arch: str) -> _XlaWorker:
-    """Return the worker in which XLA compiles for `arch` with the assembler `ptxas`."""
-    worker = _XlaWorker(_setup(ptxas))
-    atexit.register(worker.pool.__exit__)
-    return worker
-
-
-class _XlaWorker:
-    """A worker in which XLA compiles if it would use a different assembler in this process.
-
-    This process may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled
-    before, and cannot hide the system's device library from Mosaic (`toolkit`). Tracing and
-    lowering stay in this process, so that closures compile; the module and XLA's options go to the
-    worker.
-    """
-
-    def __init__(self, setup: Setup) -> None:
-        from pallasc.compiler.workers.pool import Pool
-
-        self.pool = Pool(1, setup.environment, tick_s=None, lasting=True)
-        self._toolkit, self._lock = setup.toolkit, threading.Lock()
-
-    def compile(self, call: Any, target: Target, count: int) -> bytes:
-        """Compile a prepared call for `count` devices; return the serialized executable.
-
-        Raises:
-            XlaRuntimeError: what XLA raised.
-            CompileError: the process died.
-        """
-        from jax._src.interpreters import mlir
-
-        from pallasc.compiler.workers.messages import CompileModule, ModuleCompiled
-
-        request = CompileModule(
-            toolkit=self._toolkit,
-            target=target,
-            count=count,
-            module=mlir.module_to_bytecode(call.module),
-            options=call.options.SerializeAsString(),
-        )
-        return self._ask(request, ModuleCompiled).executable
-
-    @contextmanager
-    def isa_version(self) -> Iterator[None]:
-        """Make Mosaic ask the worker for the newest PTX version that its assembler reads."""
-        from jax._src.lib import mosaic_gpu
-
-        from pallasc.compiler.lowering.jax_versions import patched
-        from pallasc.compiler.workers.messages import FindIsaVersion, IsaVersion
-
-        def ask() -> int:
-            return self._ask(FindIsaVersion(toolkit=self._toolkit), IsaVersion).version
-
-        library: Any = mosaic_gpu
-        with patched(library._mosaic_gpu_ext, {"_get_ptxas_isa_version": ask}):
-            yield
-
-    def _ask(self, request: Request, kind: type[R]) -> R:
-        from pallasc.compiler.workers.messages import Failed, Task
-
-        task = Task(0, ("", "", ()), request)
-        with self._lock:
-            (reply,) = [reply for *_, reply in self.pool.run([task]) if reply is not None]
-        if isinstance(reply, Failed) and not reply.died:
-            text, name = reply.error.message, reply.error.kind
-            failed = XlaRuntimeError(text if "RuntimeError" in name else f"{name}: {text}")
-            failed.output = reply.output
-            raise failed
-        return reply.require(kind)
-
-
-class XlaRuntimeError(Exception):
-    """An XLA error in a worker; `output` is the output during the request.
-
-    It has the name of JAX's own class, because messages show the name.
-    """
-
-    output = ""
 
 
 @cache
@@ -276,106 +160,84 @@ def _compile_isolated(variant: Variant, ptxas: Path | None, store: Store) -> Art
     return artifact
 
 
-_ARRAY_MODULES = ("jax", "jaxlib", "numpy", "torch", "cupy", "pallasc")
 _ARRAY_PROTOCOLS = (
     *("__array__", "__array_interface__", "__cuda_array_interface__", "__dlpack__"),
     "__jax_array__",
 )
 
 
-def argument(item: Any, what: str, isolated: bool) -> Any:
-    """Return an argument with an `ArraySpec` for each array, and the result of each call.
+def argument(item: Any, what: str) -> Any:
+    """Return an argument with an `ArraySpec` for each array, and a `BuiltNode` for each call.
 
     Args:
-        item: the argument.
+        item: a pytree.
         what: its name in messages.
-        isolated: return it in the notation of specs instead, for another process.
 
     Raises:
-        SpecError: something in it is neither an array nor a pytree node, a called function cannot
-            be imported, or another process cannot rebuild it.
+        SpecError: a leaf is not an array, or a called function cannot be imported.
     """
-    if item is None:
-        return None
-    if isinstance(item, Call):
-        return _call(item, what, isolated)
-    if isinstance(item, str):
-        item = resolve_array(item)
-    if type(item) in (dict, OrderedDict, list, tuple) or _is_named_tuple(item):
-        return _mapped(item, what, argument, isolated)
-    if isinstance(item, ArraySpec) or not ("jax" in sys.modules and is_node(item)):
-        array = item if isinstance(item, ArraySpec) else _array(item, what)
-        return str(array) if isolated else array
-    if isolated:
-        raise _not_rebuilt(item, what)
-    return _node(item, what)
+    return _mapped(item, what, _leaf)
 
 
-def _not_rebuilt(item: Any, what: str) -> SpecError:
-    return SpecError(
-        f"{what} is {an(type(item).__name__)}, which cannot be rebuilt in another process.",
-        hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
-    )
-
-
-def _is_named_tuple(value: Any) -> bool:
-    return isinstance(value, tuple) and hasattr(value, "_fields")
-
-
-def _mapped(tree: Any, what: str, convert: Callable[[Any, str, bool], Any], isolated: bool) -> Any:
-    """Return a dict, list, tuple or named tuple with each child converted."""
-    if isinstance(tree, dict):
-        if isolated and not (type(tree) is dict and all(isinstance(key, str) for key in tree)):
-            raise _not_rebuilt(tree, what)
-        items = tree.items()
-        return type(tree)((key, convert(item, f"{what}.{key}", isolated)) for key, item in items)
-    children = [convert(item, f"{what}.{index}", isolated) for index, item in enumerate(tree)]
-    if hasattr(tree, "_fields"):
-        if isolated:
-            return Call(type(tree), **dict(zip(tree._fields, children, strict=True)))
-        return type(tree)(*children)
-    return {"$tuple": children} if isolated and type(tree) is tuple else type(tree)(children)
-
-
-def _call(call: Call, what: str, isolated: bool) -> Call | BuiltNode:
-    arguments = {
-        key: _in_call(value, f"{what}.{key}", isolated) for key, value in call.arguments.items()
-    }
-    target = call.target
-    if isolated:
-        return Call(target, **arguments)
-    if not isinstance(target, str):
-        return BuiltNode(f"$call {target.__name__!r}", target, arguments)
-    function = import_function(target, str(Path.cwd()), called="$call")
-    return BuiltNode(f"$call {target!r}", function, arguments)
-
-
-def _in_call(value: Any, what: str, isolated: bool) -> Any:
-    """Convert an argument of a `Call`; values without arrays are kept."""
-    if isinstance(value, Ref) and not isolated:
-        if not isinstance(value.target, str):
-            return value.target
-        return import_entry(value.target, str(Path.cwd()), called="$ref")
-    if type(value) in (list, tuple, dict, OrderedDict) or _is_named_tuple(value):
-        return _mapped(value, what, _in_call, isolated)
-    if isinstance(value, str):
-        is_array = looks_like_array(value)
-    else:
-        is_array = hasattr(value, "shape") and hasattr(value, "dtype")
-    is_tree = isinstance(value, Call) or (is_array and not isinstance(value, type))
-    return argument(value, what, isolated) if is_tree else value
-
-
-def _node(item: Any, what: str) -> Node:
+def _mapped(tree: Any, what: str, convert: Callable[[Any, str], Any]) -> Any:
     import jax
 
-    entries, structure = jax.tree_util.tree_flatten_with_path(
-        item, is_leaf=lambda node: node is not item
-    )
-    children = [
-        argument(child, f"{what}{jax.tree_util.keystr(path)}", False) for path, child in entries
-    ]
-    return Node(structure, children)
+    def converted(path: Any, leaf: Any) -> Any:
+        keys = (jax.tree_util.keystr((key,), simple=True) for key in path)
+        return convert(leaf, ".".join([what, *keys]))
+
+    return jax.tree_util.tree_map_with_path(converted, tree)
+
+
+def _leaf(item: Any, what: str) -> ArraySpec | BuiltNode:
+    if not isinstance(item, Call):
+        return _array(resolve_array(item) if isinstance(item, str) else item, what)
+    function = _found(item.target, import_function, "$call")
+    shown = item.target if isinstance(item.target, str) else function.__name__
+    return BuiltNode(f"$call {shown!r}", function, _mapped(item.arguments, what, _in_call))
+
+
+def _in_call(item: Any, what: str) -> Any:
+    if isinstance(item, Ref):
+        return _found(item.target, import_entry, "$ref")
+    return _leaf(item, what) if isinstance(item, Call) or _is_array(item) else item
+
+
+def _found(target: Any, find: Callable[..., Any], called: str) -> Any:
+    return find(target, str(Path.cwd()), called=called) if isinstance(target, str) else target
+
+
+def _is_array(value: Any) -> bool:
+    """Return True if an argument of a call is an array, or the text of one."""
+    if isinstance(value, str):
+        return looks_like_array(value)
+    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
+
+
+def notation(item: Any, what: str) -> Any:
+    """Return an argument in the notation of specs, for another process.
+
+    Raises:
+        SpecError: another process cannot rebuild it.
+    """
+    if isinstance(item, tuple) and hasattr(item, "_fields"):
+        item = Call(type(item), **dict(zip(item._fields, item, strict=True)))
+    if isinstance(item, Call):
+        arguments = {key: notation(own, f"{what}.{key}") for key, own in item.arguments.items()}
+        return Call(item.target, **arguments)
+    if type(item) is dict:
+        return {key: notation(own, f"{what}.{key}") for key, own in item.items()}
+    if type(item) in (list, tuple):
+        items = [notation(own, f"{what}.{index}") for index, own in enumerate(item)]
+        return items if type(item) is list else {"$tuple": items}
+    if isinstance(item, str) or item is None:
+        return item
+    if isinstance(item, dict | tuple) or ("jax" in sys.modules and is_node(item)):
+        raise SpecError(
+            f"{what} is {an(type(item).__name__)}, which cannot be rebuilt in another process.",
+            hint='Pass pallasc.Call("module:function", …) with its arrays, or leave out isolated.',
+        )
+    return str(_array(item, what)) if _is_array(item) else item
 
 
 def _array(item: Any, what: str) -> ArraySpec:
@@ -384,14 +246,16 @@ def _array(item: Any, what: str) -> ArraySpec:
     Raises:
         SpecError: it is not an array.
     """
+    if isinstance(item, ArraySpec):
+        return item
     kind = type(item)
-    roots = {base.__module__.partition(".")[0] for base in kind.__mro__}
     if not hasattr(item, "shape") or not hasattr(item, "dtype"):
         raise SpecError(
             f"{what} is {an(kind.__name__)}, which is not an array.",
             hint='Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
         )
-    if not roots & {*_ARRAY_MODULES} and not any(hasattr(item, name) for name in _ARRAY_PROTOCOLS):
+    is_jax = kind.__module__.startswith("jax")  # such as `jax.ShapeDtypeStruct`
+    if not (is_jax or any(hasattr(item, name) for name in _ARRAY_PROTOCOLS)):
         raise SpecError(
             f"{what} is {an(kind.__name__)}, which has shape and dtype but is neither an array "
             "nor a pytree node registered with JAX.",

@@ -151,19 +151,11 @@ def _loaded(
     if found.shape != tuple(shape) or not (kind == saved or is_bits):
         of_bits = "" if _OWN.fullmatch(dtype) else f", for the bits of {dtype}"
         raise ArgumentError(
-            f"{what}: {shown} holds {_short_name(kind)}{list(found.shape)}, and the kernel takes "
+            f"{what}: {shown} holds {kind}{list(found.shape)}, and the kernel takes "
             f"{dtype}{list(shape)}.",
             hint=f"Save an array of shape {list(shape)} and of numpy's type {saved.name}{of_bits}.",
         )
     return found, shown
-
-
-def _short_name(dtype: Any) -> str:
-    """Return a numpy dtype in the notation of specs: float32 is f32."""
-    if dtype.kind == "V":
-        return f"V{dtype.itemsize}"
-    name = "bool" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"
-    return f"big-endian {name}" if dtype.str[0] == ">" else name
 
 
 def _saved_dtype(dtype: str) -> Any:

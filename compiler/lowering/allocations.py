@@ -151,13 +151,12 @@ def literal_bytes(literal: Any) -> bytes:
 
 
 def _packed(elements: bytes, bits: int) -> bytes:
-    """Pack one-byte elements into a dense array with `bits` bits each; `bits` divides 8."""
-    step, mask = 8 // bits, (1 << bits) - 1
-    groups = (elements[start : start + step] for start in range(0, len(elements), step))
-    return bytes(
-        sum((element & mask) << (bits * place) for place, element in enumerate(group))
-        for group in groups
-    )
+    """Pack one-byte elements into a dense array with `bits` bits each."""
+    import numpy as np
+
+    column = np.frombuffer(elements, np.uint8)[:, None]
+    kept = np.unpackbits(column, axis=1, count=bits, bitorder="little")
+    return np.packbits(kept, bitorder="little").tobytes()
 
 
 # ---- slices

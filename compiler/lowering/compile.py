@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec.structs import asdict, replace
 
@@ -30,7 +30,7 @@ from pallasc.compiler.lowering.diagnose import (
     operation_place,
     user_place,
 )
-from pallasc.compiler.lowering.jax_versions import patched, target_config
+from pallasc.compiler.lowering.jax_versions import patched, target_config, variable_of_cpp
 from pallasc.compiler.lowering.kernel_output import by_kernel, captured_output
 from pallasc.compiler.lowering.lower import Job, Lowered, lower
 from pallasc.compiler.lowering.resources import (
@@ -46,17 +46,6 @@ from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources
 from pallasc.specs.artifacts.cubin import minimum_driver
 from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan, check_ranges, plan_to_json
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.gpus import Target
-
-
-class ModuleCompiler(Protocol):
-    """A separate process in which XLA compiles instead of this one."""
-
-    def compile(self, call: Any, target: Target, count: int) -> bytes:
-        """Compile a prepared call for `count` devices; return the serialized executable."""
-
-    def isa_version(self) -> AbstractContextManager[None]:
-        """Make Mosaic ask that process for the newest PTX version that its assembler reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +54,25 @@ class Tools:
 
     `identity` contains the digests, by label, of everything installed that affects the result;
     `variables` the environment variables that reach the compiler. `toolkit` is the folder from
-    which XLA takes the assembler and the device library; without it, JAX chooses. `process`, unless
-    None, compiles instead of this process.
+    which XLA and Mosaic take the assembler and the device library.
     """
 
     record: Mapping[str, object]
     ptxas: Path
     identity: Mapping[str, str]
     variables: Mapping[str, str]
-    toolkit: Path | None = None
-    process: ModuleCompiler | None = None
+    toolkit: Path
 
 
-def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
-    """Trace and lower a job; `process`, unless None, will compile it.
+def lower_job(job: Job) -> Lowered:
+    """Trace and lower a job.
 
     Raises:
         CompileError: it fails; the error has the user's line and the compiler's message.
     """
     check_folder()
     try:
-        with process.isa_version() if process else contextlib.nullcontext():
-            return lower(job)
+        return lower(job)
     except (Exception, SystemExit) as error:
         explained = explain(error, job.function)
         if is_mosaic(error):
@@ -173,8 +159,7 @@ def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
         except UnsupportedStepError as again:
             place = user_place([Location(*frame) for frame in again.frames]) or place
         except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
-            written = output() + str(getattr(again, "output", ""))
-            return explain_compilation(again, job.function, written)
+            return explain_compilation(again, job.function, output())
     if isinstance(error, UnsupportedStepError):
         error.location = place
         return error
@@ -270,24 +255,32 @@ def compile_lowered(
             cannot express.
     """
     # XLA assembles in-process with a library if it can load one; JAX 0.10 does not.
-    options = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
-    if tools.toolkit is not None:
-        options["xla_gpu_cuda_data_dir"] = str(tools.toolkit)
+    options = {
+        "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
+        "xla_gpu_cuda_data_dir": str(tools.toolkit),
+    }
     if ptx_folder is not None:
         options |= {"xla_dump_to": str(ptx_folder), "xla_dump_emitter_re": "ptx"}
     call = prepare_call(lowered.stage, options)
     ranks = math.prod(size for _, size in job.mesh)
-    if tools.process is not None:
-        serialized = tools.process.compile(call, job.target, ranks)
-    else:
-        callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
-        serialized = call.backend.compile(
+    callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
+    with device_library(tools.toolkit):
+        executable = call.backend.compile(
             call.module,
             executable_devices=call.executable_devices,
             compile_options=call.options,
             **callbacks,
-        ).serialize()
-    return translate(parse_executable(serialized), ranks=ranks)
+        )
+    return translate(parse_executable(executable.serialize()), ranks=ranks)
+
+
+def device_library(toolkit: Path) -> AbstractContextManager[None]:
+    """Make Mosaic take the device library from a toolkit, as `xla_gpu_cuda_data_dir` makes XLA.
+
+    The first kernel that is compiled in a process decides. Otherwise, Mosaic takes the library from
+    `/usr/local/cuda`, if there is one (`tsl::CandidateCudaRoots`).
+    """
+    return variable_of_cpp("CUDA_HOME", str(toolkit))
 
 
 def prepare_call(stage: Any, options: dict[str, str]) -> _Call:
@@ -312,7 +305,7 @@ def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict
 
     Args:
         job: the job that the kernels were compiled from.
-        tools: the compiler that the kernels were compiled with; XLA must compile in this process.
+        tools: the compiler that the kernels were compiled with.
         cubins: the names of the kernels, by the digest of their cubin.
 
     Raises:

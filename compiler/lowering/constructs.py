@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from traceback import walk_tb
 from types import ModuleType
@@ -40,6 +40,7 @@ _NEEDS: tuple[tuple[str, str, Feature], ...] = (
 """Needs by primitive: a regular expression for its name, its name in messages, and the feature."""
 
 
+@cache
 def need_of(primitive: str, *, copies_use_tma: bool) -> tuple[str, Feature] | None:
     """Return a Pallas primitive's name in messages and the feature that it needs, None for none.
 
@@ -66,14 +67,13 @@ def check_constructs(jaxpr: Any, target: Target) -> None:
     from jax.experimental.pallas import mosaic_gpu
 
     copies_use_tma = "tma" not in target.features and not hasattr(mosaic_gpu, "wait_gmem_to_smem")
-    place = None
+    seen: list[Any] = []
     for equation in equations(jaxpr):
-        # `plgpu.kernel` makes two equations; the second one, inside the first, has no user frames.
-        place = place_of(equation) or place
+        seen.append(equation)
         if getattr(equation.params.get("compiler_params"), "profile_space", 0):
             raise UnsupportedError(
                 "the kernel is profiled (profile_space), which pallasc does not support",
-                location=place,
+                location=_last_place(seen),
                 hint="Remove profile_space and profile_dir: profile the kernel with JAX on a GPU.",
             )
         need = need_of(equation.primitive.name, copies_use_tma=copies_use_tma)
@@ -84,8 +84,13 @@ def check_constructs(jaxpr: Any, target: Target) -> None:
             having = ", ".join(row.name for row in rows if need[1] in row.features)
             raise CompileError(
                 f"the kernel uses {need[0]}, which {target.arch} does not have, only {having}",
-                location=place,
+                location=_last_place(seen),
             )
+
+
+def _last_place(equations: Sequence[Any]) -> Location | None:
+    # `plgpu.kernel` makes two equations; the second one, inside the first, has no user frames.
+    return next(filter(None, map(place_of, reversed(equations))), None)
 
 
 def _has_cluster(equation: Any) -> bool:
@@ -273,8 +278,6 @@ unbound axis name: (?P<axis>\w+)
 ^KeyError: ValueSite\(
   Operands of wgmma must be in shared memory: plgpu.copy_gmem_to_smem(x_gmem, x_smem, barrier),
   then plgpu.barrier_wait(barrier).
-exceeds available shared memory: smem_bytes=
-  Use smaller blocks, fewer pipeline stages (max_concurrent_steps), or smaller scratch_types.
 Failed to infer a possible set of layouts
   Possible causes: a reduction of one axis needs a tiled operand, as in plgpu.layout_cast(x,
   plgpu.Layout.WGMMA). Both sides of an operation need one layout: leave out layout_casts that
@@ -282,11 +285,6 @@ Failed to infer a possible set of layouts
   bits, or of 512 with 2 bits; pass bool as int8.
 (?m)\bmust override$|Differentiation rule for '\w+' not implemented
   JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp.
-Swizzle (?P<swizzle>\d+) requires the trailing dimension to be of size (?P<elements>\d+)
-  Each row of a tile must have {swizzle} bytes: use plgpu.TilingTransform((8, {elements})), or a
-  smaller plgpu.SwizzleTransform.
-d % t == 0 .*tiled_dims =
-  Choose tiles that divide the shape, or pad the array.
 Only f16 WGMMA supports transposes
   Operands of other widths than 16 bits must have K contiguous: A as [M, K], B as [N, K] with
   plgpu.transpose_ref(b_smem, (1, 0)). Or convert them to bf16.
@@ -337,13 +335,9 @@ must have a number of elements that is a multiple of 128 \(got
   x_gmem[...].
 number of bits copied along the last dimension to be divisible by 128
   TMA copies multiples of 16 bytes: widen the window, or read without a copy, as in x_gmem[...].
-Invalid dtype for `swap`\. Ref dtype: (?P<dtype>\w+)\.
-  Convert the value first: value.astype(jnp.{dtype}).
 Unimplemented primitive in Pallas Mosaic GPU lowering: dot_general
   Multiply with plgpu.wgmma (Hopper) or plgpu.tcgen05_mma (Blackwell), from shared memory; or
   outside of the kernel.
-Unimplemented primitive in Pallas Mosaic GPU lowering: (?P<name>\w+)
-  Mosaic GPU has no {name} in kernels: do it before or after the kernel.
 """
 """Hints for errors: a line with a regular expression, and indented the hint. The expression matches
 the error's type and message, the failed line of an assertion, or the names of the functions in its

@@ -8,14 +8,11 @@ module. Only failures below Python need a second run with locations.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import inspect
 import itertools
 import os
 import re
-import shutil
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -30,7 +27,6 @@ from pallasc.errors import (
     CompileError,
     Location,
     PallascError,
-    ToolError,
     UnsupportedError,
     message_of,
 )
@@ -60,9 +56,6 @@ _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _ADDED = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*|\s*\bop=\s*\n(?s:.*)")
 """Requests to file issues, and the dump of an operation that ends a message."""
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
-_WORKERS_FOLDER = re.compile(r"/pallasc-(?:workers|xla)-.*")
-_FULL_BYTES = 64 << 10
-"""Free space below which a disk counts as full."""
 _OF_XLA = ("XlaRuntimeError", "JaxRuntimeError")
 _MOST_LINES = 12
 _LONGEST_LINE = 400
@@ -108,25 +101,11 @@ def explain_compilation(
         function: the function that was compiled.
         output: the compiler's standard error output, with locations.
     """
-    if (full := _full_folder(output + message_of(error))) is not None:
-        return full
     if isinstance(error, PallascError):
         return error
     message = _compiler_message(output) or _message(error)
     place = user_place(_places(output)) or definition(function)
     return CompileError(message, location=place, kind="compiler")
-
-
-def _full_folder(text: str) -> ToolError | None:
-    """Return an error for a full temporary folder if a compiler ran out of disk space."""
-    folder = _WORKERS_FOLDER.sub("", tempfile.gettempdir())
-    with contextlib.suppress(OSError):  # the folder is gone
-        if os.strerror(errno.ENOSPC) in text or shutil.disk_usage(folder).free < _FULL_BYTES:
-            return ToolError(
-                f"the folder for temporary files is full: {folder}",
-                hint="Free space there, or choose another folder with TMPDIR.",
-            )
-    return None
 
 
 def _raised_place(error: BaseException) -> Location | None:

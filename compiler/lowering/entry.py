@@ -1,7 +1,7 @@
 """A variant's function and arguments: imported, traced by JAX, and numbered for a launch plan.
 
-Importing runs the user's code, so only compiling processes may do it. Arguments are lists, tuples,
-dicts, `Node`, and `BuiltNode` that contain `ArraySpec`. `abstract` turns them into objects that JAX
+Importing runs the user's code, so only compiling processes may do it. Arguments are JAX's pytrees
+with `ArraySpec` and `BuiltNode` as leaves. `abstract` turns them into objects that JAX
 can trace, and `bind` turns JAX's pytrees into a launch plan's trees (`runtime/matching/arguments`
 has the grammar).
 """
@@ -12,7 +12,7 @@ import importlib
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,23 +132,6 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _called_function(called: str, base_dir: str, keys: Iterable[str]) -> Callable[..., Any]:
-    """Return the function of a `$call`.
-
-    Raises:
-        SpecError: it cannot be imported, or does not accept one of the arguments.
-    """
-    function = import_function(called, base_dir, called="$call")
-    if isinstance(function, type) and type(function).__call__ is not type.__call__:
-        return function  # an enumeration: its signature does not describe this call
-    for key in keys:
-        if not takes(function, key):
-            hint = suggestion(key, signature_of(function).parameters)
-            with _inside(key):
-                raise SpecError(f"$call {called!r} has no parameter {key!r}.", hint=hint)
-    return function
-
-
 def static_value(value: Any, base_dir: str) -> Any:
     """Return a static argument with its `$call` and `$ref` nodes resolved.
 
@@ -167,7 +150,7 @@ def static_value(value: Any, base_dir: str) -> Any:
     arguments = _static_values({k: v for k, v in value.items() if k != "$call"}, base_dir)
     if "$call" not in value:
         return arguments
-    function = _called_function(value["$call"], base_dir, arguments)
+    function = import_function(value["$call"], base_dir, called="$call")
     try:
         return function(**arguments)
     except Exception as error:
@@ -189,34 +172,21 @@ def array_arguments(args: Args, base_dir: str) -> Any:
 
 
 def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
+    if isinstance(tree, Mapping) and "$tuple" in tree:
+        return tuple(_array_argument(tree["$tuple"], base_dir, in_call=in_call))
     if in_call and not any(True for _ in leaves(tree)):
         return static_value(tree, base_dir)
     if isinstance(tree, list):
         return [_array_argument(item, base_dir, in_call=in_call) for item in tree]
     if not isinstance(tree, Mapping):
         return tree
-    if "$tuple" in tree:
-        return tuple(_array_argument(tree["$tuple"], base_dir, in_call=in_call))
     items = {key: item for key, item in tree.items() if key != "$call"}
     in_call = in_call or "$call" in tree
     made = {key: _array_argument(item, base_dir, in_call=in_call) for key, item in items.items()}
     if "$call" not in tree:
         return made
-    function = _called_function(tree["$call"], base_dir, made)
+    function = import_function(tree["$call"], base_dir, called="$call")
     return BuiltNode(f"$call {tree['$call']!r}", function, made)
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """An existing pytree node, flattened by one level.
-
-    Attributes:
-        structure: JAX's structure of this level.
-        children: the trees in it.
-    """
-
-    structure: Any
-    children: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,23 +201,18 @@ class BuiltNode:
 
     called: str
     function: Callable[..., Any]
-    arguments: Mapping[str, object]
+    arguments: dict[str, object]
 
 
 def leaves(tree: Any) -> Iterator[ArraySpec]:
-    """Yield the arrays of an argument tree."""
-    if isinstance(tree, ArraySpec):
-        yield tree
-        return
-    items: Any = ()
-    if isinstance(tree, Node):
-        items = tree.children
-    elif isinstance(tree, BuiltNode | Mapping):
-        items = (tree.arguments if isinstance(tree, BuiltNode) else tree).values()
-    elif isinstance(tree, list | tuple):
-        items = tree
-    for item in items:
-        yield from leaves(item)
+    """Yield the arrays of an argument tree, in JAX's order."""
+    import jax
+
+    for leaf in jax.tree_util.tree_leaves(tree):
+        if isinstance(leaf, ArraySpec):
+            yield leaf
+        elif isinstance(leaf, BuiltNode):
+            yield from leaves(leaf.arguments)
 
 
 def abstract(tree: Any, sharding: Any) -> Any:
@@ -260,25 +225,15 @@ def abstract(tree: Any, sharding: Any) -> Any:
 
 
 def _made(tree: Any, array: Callable[[ArraySpec], Any], built: Callable[[BuiltNode], Any]) -> Any:
-    """Return a tree with its arrays and built nodes replaced; containers keep their types."""
+    """Return a tree with its arrays and built nodes replaced."""
+    import jax
 
-    def made(item: Any) -> Any:
-        return _made(item, array, built)
+    def made(leaf: Any) -> Any:
+        if isinstance(leaf, ArraySpec):
+            return array(leaf)
+        return built(leaf) if isinstance(leaf, BuiltNode) else leaf
 
-    if isinstance(tree, ArraySpec):
-        return array(tree)
-    if isinstance(tree, BuiltNode):
-        return built(tree)
-    if isinstance(tree, Node):
-        return tree.structure.unflatten([*map(made, tree.children)])
-    if isinstance(tree, Mapping):
-        kind = OrderedDict if isinstance(tree, OrderedDict) else dict
-        return kind((key, made(item)) for key, item in tree.items())
-    if isinstance(tree, list):
-        return [*map(made, tree)]
-    if isinstance(tree, tuple):
-        return type(tree)(*map(made, tree)) if hasattr(tree, "_fields") else (*map(made, tree),)
-    return tree
+    return jax.tree_util.tree_map(made, tree)
 
 
 def _struct(array: ArraySpec, sharding: Any) -> Any:
@@ -338,12 +293,9 @@ def _built(node: BuiltNode, sharding: Any) -> Any:
 
 def _call(node: BuiltNode, arrays: Iterator[Any]) -> Any:
     """Call a node's function, filling its arguments from the iterator `arrays`."""
-    arguments = {
-        name: _made(value, lambda _: next(arrays), lambda inner: _call(inner, arrays))
-        for name, value in node.arguments.items()
-    }
+    made = _made(node.arguments, lambda _: next(arrays), lambda inner: _call(inner, arrays))
     try:
-        return node.function(**arguments)
+        return node.function(**made)
     except SpecError:
         raise
     except Exception as error:

@@ -16,6 +16,7 @@ import contextlib
 import functools
 import importlib
 import itertools
+import os
 import re
 import sys
 import threading
@@ -57,6 +58,19 @@ def _here(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callab
         return chosen(*args, **kwargs)
 
     return call
+
+
+@contextlib.contextmanager
+def variable_of_cpp(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable for C++ only; user code sees `os.environ`, which stays."""
+    os.putenv(name, value)
+    try:
+        yield
+    finally:
+        if (before := os.environ.get(name)) is None:
+            os.unsetenv(name)
+        else:
+            os.putenv(name, before)
 
 
 _MOST_FRAMES = 10

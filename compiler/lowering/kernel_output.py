@@ -63,9 +63,6 @@ class _Tee(io.StringIO):
         self._to.write(text)
         return super().write(text)
 
-    def flush(self) -> None:
-        self._to.flush()
-
 
 @contextlib.contextmanager
 def printed_text() -> Iterator[io.StringIO]:

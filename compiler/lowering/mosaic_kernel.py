@@ -257,32 +257,30 @@ class HostObject:
 
         return call
 
-    def _tiled(
-        self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
-        window: int,
-    ) -> None:  # fmt: skip
-        shape = _read(_I64, sizes, rank), _read(_I64, strides, rank)
-        self._add_map(target, base, kind, *shape, swizzle, window=_read(_I64, window, rank))
+    def _tiled(self, *arguments: int) -> None:
+        *array, window = arguments
+        self._add_map(*array, window=_read(_I64, window, array[3]))
 
-    def _im2col(
-        self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
-        lower: int, upper: int, channels: int, rows: int, steps: int,
-    ) -> None:  # fmt: skip
-        shape = _read(_I64, sizes, rank), _read(_I64, strides, rank)
+    def _im2col(self, *arguments: int) -> None:
+        *array, lower, upper, channels, rows, steps = arguments
         low, high, step = (
-            _read(ctypes.c_int32, at, rank - 2)[::-1] for at in (lower, upper, steps)
+            _read(ctypes.c_int32, at, array[3] - 2)[::-1] for at in (lower, upper, steps)
         )
         im2col = Im2col(
             lower=[*low], upper=[*high], channels_per_pixel=channels, pixels_per_column=rows
         )
-        self._add_map(target, base, kind, *shape, swizzle, im2col=im2col, steps=step)
+        self._add_map(*array, im2col=im2col, steps=step)
 
-    def _add_map(self, target: int, base: int, *arguments: Any, **window: Any) -> None:
+    def _add_map(
+        self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
+        **window: Any,
+    ) -> None:  # fmt: skip
         if target % 64:
             raise CompileError(f"a tensor map is built at {target:#x}, not aligned to 64 bytes")
         ctypes.memmove(target, _mark(len(self._maps)), MAP_BYTES)
         buffer, offset, peer = self._sentinels.find(base)
-        made = from_mosaic(*arguments, **window, buffer=buffer, offset=offset)
+        shape = _read(_I64, sizes, rank), _read(_I64, strides, rank)
+        made = from_mosaic(kind, *shape, swizzle, buffer=buffer, offset=offset, **window)
         self._maps.append(replace(made, peers=(peer,)))
 
     def _launch_kernel(self, _function: int, *rest: int) -> None:

@@ -13,13 +13,10 @@ more than 8 blocks is not portable, and 16 is the maximum of any GPU.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import re
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -34,26 +31,6 @@ from pallasc.specs.artifacts.plan import Launch, LaunchPlan
 from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import Target
 
-_path_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def first_on_path(folder: Path) -> Iterator[None]:
-    """Temporarily put a folder first on PATH, also for C++ in this process."""
-    front = f"{folder}{os.pathsep}"
-    with _path_lock:
-        os.environ["PATH"] = front + os.environ.get("PATH", "")
-    try:
-        yield
-    finally:
-        with _path_lock:
-            before, _, after = os.environ.get("PATH", "").partition(front)
-            os.environ["PATH"] = before + after
-
-
-class OtherAssemblerError(ToolError):
-    """A kernel was made by an assembler other than the one in the toolchain's record."""
-
 
 def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, object]) -> None:
     """Check that the assembler made every cubin.
@@ -64,16 +41,16 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, obj
         record: the toolchain that the artifact will name.
 
     Raises:
-        OtherAssemblerError: another tool made a cubin.
+        ToolError: another tool made a cubin.
     """
     version = str(record.get("ptxas") or tool_version(ptxas))
     launches = [step for step in translation.steps if isinstance(step, Launch)]
     for key, kernel in {step.cubin: step.kernel for step in launches}.items():
         if maker := other_maker(translation.cubin(key).tools, version):
-            raise OtherAssemblerError(
+            raise ToolError(
                 f"{kernel} was assembled by {maker}, not by ptxas {version}, {ptxas}.",
                 hint="An earlier compilation in this process selected it; kernel modules must not "
-                "compile on import.",
+                "compile on import. Pass isolated=True to pallasc.compile.",
             )
 
 
@@ -176,8 +153,6 @@ def _problems(launch: Launch, kernel: KernelResources, target: Target) -> Iterat
     for what, sizes, most in (("grid", launch.grid, _GRID), ("block", launch.block, _BLOCK)):
         if any(not 1 <= size <= limit for size, limit in zip(sizes, most, strict=True)):
             yield f"its {what} in 32 bits is {sizes}, and CUDA takes from 1 to {most}"
-    if "clusters" not in target.features and blocks > 1:
-        yield f"it has clusters, and {target.arch} has none"
     if blocks > _CLUSTER:
         yield f"a cluster has {blocks} blocks, and GPUs take at most {_CLUSTER}"
     if any(size % part for size, part in zip(launch.grid, cluster, strict=True)):

@@ -330,12 +330,9 @@ def describe_thunk(kind: str) -> str:
     return next(names, f"XLA's operation {kind}")
 
 
-_HOST_CALLBACKS = ("xla_ffi_python", "xla_python", "xla_ffi_partitioned_python")
-
-
 def describe_call(target: str) -> str:
     """Name the operation of a custom call."""
-    if target.startswith(_HOST_CALLBACKS) or "callback" in target:
+    if "callback" in target:
         return f"a host callback ({target})"
     if target.startswith(("cusolver", "cublas", "cusparse", "cudnn", "cufft")):
         return f"a call into NVIDIA's library {target.split('_')[0]} ({target})"

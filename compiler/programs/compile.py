@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.lowering.compile import Tools, prepare_call
+from pallasc.compiler.lowering.compile import Tools, device_library, prepare_call
 from pallasc.compiler.lowering.constructs import jaxprs_of
 from pallasc.compiler.lowering.diagnose import (
     definition,
@@ -284,9 +284,10 @@ def compile_program(
 def _executable(call: Any, tools: Tools, tuned: bytes) -> bytes:
     """Compile with the toolchain's assembler and recorded results; these options are in no key."""
     options = deepcopy(call.options)
-    own = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
-    if tools.toolkit is not None:
-        own["xla_gpu_cuda_data_dir"] = str(tools.toolkit)
+    own = {
+        "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
+        "xla_gpu_cuda_data_dir": str(tools.toolkit),
+    }
     with tempfile.TemporaryDirectory(prefix="pallasc-autotune-") as folder:
         if tuned:
             # XLA reads text or binary, as the suffix says.
@@ -295,7 +296,8 @@ def _executable(call: Any, tools: Tools, tuned: bytes) -> bytes:
             results.write_bytes(tuned)
             own["xla_gpu_load_autotune_results_from"] = str(results)
         options.env_option_overrides = [*options.env_option_overrides, *own.items()]
-        compiled = call.backend.compile(
-            call.module, executable_devices=call.executable_devices, compile_options=options
-        )
+        with device_library(tools.toolkit):
+            compiled = call.backend.compile(
+                call.module, executable_devices=call.executable_devices, compile_options=options
+            )
         return bytes(compiled.serialize())

@@ -37,7 +37,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +60,7 @@ from pallasc.compiler.toolchain.toolchain import (
     find_toolchain,
     tool_version,
     toolchain_files,
+    without_nvjitlink,
 )
 from pallasc.errors import ToolError
 from pallasc.specs.canonical import digest
@@ -236,19 +239,27 @@ def _libraries(path: str) -> Iterator[str]:
                 yield f"{file.name} {_file_digest(file)}"
 
 
+_SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
+
+
 def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
     """Return a folder that contains `ptxas` and `nvlink` of this toolchain under these names.
 
     The wheel's own folder is used directly. For another assembler, a temporary folder of links is
-    made; the second result removes it. The parent folder has the layout of a CUDA toolkit, with the
-    device library in `nvvm/libdevice`: XLA's `xla_gpu_cuda_data_dir` needs that.
+    made; the second result removes it. It is also made if Mosaic could not parse the path: Mosaic
+    puts it into a line of options for LLVM's passes, which is split at blanks, commas, and braces,
+    and must be UTF-8. The parent folder has the layout of a CUDA toolkit, with the device library
+    in `nvvm/libdevice`: XLA's `xla_gpu_cuda_data_dir` and Mosaic's `CUDA_HOME` need that.
     """
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
-    if toolchain.ptxas == own / "ptxas":
+    if toolchain.ptxas == own / "ptxas" and not _SPLIT.search(str(own)):
         return own, None
     import tempfile
 
-    folder = tempfile.TemporaryDirectory(prefix="pallasc-tools-")
+    place = tempfile.gettempdir()
+    folder = tempfile.TemporaryDirectory(
+        prefix="pallasc-tools-", dir="/tmp" if _SPLIT.search(place) else place
+    )
     links = Path(folder.name, "bin")
     links.mkdir()
     (links.parent / "nvvm").symlink_to(toolchain.libdevice.parents[1])
@@ -303,6 +314,9 @@ class Context(Struct, frozen=True):
         return notes
 
 
+_ONE_AT_A_TIME = threading.RLock()
+
+
 class Setup(Struct, frozen=True):
     """A toolchain and the environment in which workers use it.
 
@@ -322,6 +336,21 @@ class Setup(Struct, frozen=True):
         """Remove the temporary folder."""
         if self.temporary is not None:
             self.temporary.cleanup()
+
+    @contextmanager
+    def in_this_process(self) -> Iterator[None]:
+        """Make XLA and Mosaic GPU in this process use the toolchain's assembler.
+
+        `PATH` is changed for C++, too. They choose their assembler once per process.
+        """
+        front = f"{self.toolkit / 'bin'}{os.pathsep}"
+        with _ONE_AT_A_TIME, without_nvjitlink():
+            os.environ["PATH"] = front + os.environ.get("PATH", "")
+            try:
+                yield
+            finally:
+                before, _, after = os.environ.get("PATH", "").partition(front)
+                os.environ["PATH"] = before + after
 
     def context(self, store: Store, variables: Mapping[str, str] | None = None) -> Context:
         """Identify the toolchain; reads all its files unless the store remembers their digests.

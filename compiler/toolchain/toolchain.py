@@ -7,13 +7,14 @@ Distributions are found by the names of their `.dist-info` folders, which contai
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -209,38 +210,6 @@ def nvidia_folder(cuda: int, root: Path) -> Path:
     return next((f for f in folders if (f / "bin" / "ptxas").is_file()), folders[0])
 
 
-def nvjitlink_name(cuda: int) -> str:
-    """Return the name under which programs load libnvJitLink."""
-    return f"libnvJitLink.so.{cuda}"
-
-
-def find_nvjitlink(cuda: int, root: Path) -> Path | None:
-    """Return the library that XLA's plugin in `root` would load, None if there is none."""
-    # The loader searches these folders for the plugin, in this order.
-    folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
-    folders += map(Path, filter(None, _library_path().split(os.pathsep)))
-    folders.append(Path(sys.base_prefix) / "lib")  # conda: in RPATH of its Python
-    places = [folder / nvjitlink_name(cuda) for folder in folders]
-    with contextlib.suppress(OSError):
-        pattern = rb"/[^\0]*/" + re.escape(nvjitlink_name(cuda).encode())
-        if cached := re.search(pattern, Path("/etc/ld.so.cache").read_bytes()):
-            places.append(Path(os.fsdecode(cached[0])))
-    return next(filter(Path.is_file, places), None)
-
-
-def _library_path() -> str:
-    """Return `LD_LIBRARY_PATH` as the loader read it when this process started.
-
-    Workers hide the variable from `os.environ` (`recorders`), and the loader ignores later changes.
-    """
-    with contextlib.suppress(OSError):
-        for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
-            name, _, value = entry.partition(b"=")
-            if name == b"LD_LIBRARY_PATH":
-                return os.fsdecode(value)
-    return ""
-
-
 def _existing(path: Path, what: str) -> Path:
     if not path.is_file():
         hint = f"Reinstall it with: {INSTALL} --force-reinstall"
@@ -293,6 +262,71 @@ def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
     yield "ptxas", toolchain.ptxas
 
 
+# ---- libnvJitLink
+
+_RETURN_1 = {
+    "x86_64": bytes.fromhex("b801000000c3"),  # mov eax, 1; ret
+    "aarch64": bytes.fromhex("20008052c0035fd6"),  # mov w0, #1; ret
+}
+"""Code of a function that returns 1, an error (nvJitLinkResult)."""
+_WRITABLE, _RUNNABLE = 7, 5
+"""Protections of a page of code, with and without PROT_WRITE."""
+
+
+@contextmanager
+def without_nvjitlink() -> Iterator[None]:
+    """Make XLA and Mosaic GPU start ptxas, even if libnvJitLink is installed.
+
+    Newer versions of XLA assemble with this library if they can load it. XLA has an option against
+    this (`compile_lowered`). Mosaic's assembler pass has none: it asks the library for its version,
+    and uses it from 12.5 on. So this function of the library returns an error while the context
+    lasts. The others still work, for example for `import torch` in a kernel's module.
+    """
+    function, code = _version_function(), _RETURN_1.get(os.uname().machine)
+    if function is None or code is None:
+        yield
+        return
+    import ctypes
+
+    address = ctypes.cast(function, ctypes.c_void_p).value or 0
+    before = ctypes.string_at(address, len(code))
+    _write_code(address, code)
+    try:
+        yield
+    finally:
+        _write_code(address, before)
+
+
+def _version_function() -> Any:
+    """Load the libnvJitLink that XLA would load; return None if there is none."""
+    import ctypes
+
+    cuda = _plugin()
+    package = find_package(f"jax-cuda{cuda}-pjrt")
+    if package is None:
+        return None
+    name, folder = f"libnvJitLink.so.{cuda}", package.root / "nvidia"
+    wheels = (folder / f"cu{cuda}" / "lib" / name, folder / "nvjitlink" / "lib" / name)
+    # One that this process has loaded already, those in the plugin's RPATH, one of the system.
+    for place, mode in ((name, os.RTLD_NOLOAD), *((str(path), 0) for path in wheels), (name, 0)):
+        with suppress(OSError, AttributeError):  # there is none, or it is too old for XLA
+            return ctypes.CDLL(place, mode).nvJitLinkVersion
+    return None
+
+
+def _write_code(address: int, code: bytes) -> None:
+    import ctypes
+    import mmap
+
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    start = address // mmap.PAGESIZE * mmap.PAGESIZE
+    size = address + len(code) - start
+    if protect(start, size, _WRITABLE) == 0:
+        ctypes.memmove(address, code, len(code))
+        protect(start, size, _RUNNABLE)
+
+
 # ---- everything that is installed
 
 
@@ -319,7 +353,11 @@ class Item(Struct, frozen=True):
 
 
 _SYSTEMS = ("Linux x86_64", "Linux aarch64")
-_LIBRARIES = {
+_NEEDED = {
+    "jax": "traces kernels",
+    "jaxlib": "lowers kernels",
+    "jax-cuda{}-plugin": "compiles kernels",
+    "jax-cuda{}-pjrt": "compiles kernels",
     "llvmlite": "runs the host code of kernels to read their launch plans",
     "protobuf": "reads XLA's executables",
     "cramjam": "decompresses XLA's executables",
@@ -351,9 +389,8 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
     return [
         Item("python", platform.python_version(), "runs everything", path=sys.executable),
         Item("platform", system, "what the wheels are made for", problem=unknown),
-        *_jax_items(cuda),
+        *(_package_item(name.format(cuda), purpose, extra) for name, purpose in _NEEDED.items()),
         *_tool_items(cuda, ptxas),
-        *(_package_item(name, purpose, extra) for name, purpose in _LIBRARIES.items()),
         *(
             _package_item(name, purpose, of or extra, needed=False)
             for name, (purpose, of) in _OPTIONAL.items()
@@ -385,28 +422,17 @@ def _install(extra: str) -> str:
 
 
 def _package_item(name: str, purpose: str, extra: str, *, needed: bool = True) -> Item:
-    if package := find_package(name):
-        return Item(name, package.version, purpose, needed)
-    return Item(name, "", purpose, needed, problem="missing", fix=_install(extra))
-
-
-def _jax_items(cuda: int) -> Iterator[Item]:
-    purposes = {
-        "jax": "traces kernels",
-        "jaxlib": "lowers kernels",
-        f"jax-cuda{cuda}-plugin": "compiles kernels",
-        f"jax-cuda{cuda}-pjrt": "compiles kernels",
-    }
-    jax = find_package("jax")
-    for name, purpose in purposes.items():
-        item, package = _package_item(name, purpose, f"cuda{cuda}"), find_package(name)
-        try:
-            if package:
-                check_versions((jax or package, package))
-        except ToolError as error:
-            fix = f"{_install(f'cuda{cuda}')} --upgrade"
-            item = replace(item, problem=error.message.rstrip("."), fix=fix)
-        yield item
+    package, jax = find_package(name), find_package("jax")
+    if package is None:
+        return Item(name, "", purpose, needed, problem="missing", fix=_install(extra))
+    item = Item(name, package.version, purpose, needed)
+    try:
+        if name.startswith("jax"):
+            check_versions((jax or package, package))
+    except ToolError as error:
+        fix = f"{_install(extra)} --upgrade"
+        return replace(item, problem=error.message.rstrip("."), fix=fix)
+    return item
 
 
 def _tool_items(cuda: int, ptxas: Path | None) -> Iterator[Item]:

@@ -226,18 +226,6 @@ class Recompiled(Reply, frozen=True, kw_only=True):
     ptx: Mapping[str, str] = {}
 
 
-class ModuleCompiled(Reply, frozen=True, kw_only=True):
-    """The serialized executable of a module."""
-
-    executable: bytes
-
-
-class IsaVersion(Reply, frozen=True, kw_only=True):
-    """The newest version of PTX that the assembler reads, as XLA writes it."""
-
-    version: int
-
-
 # ---- requests
 
 
@@ -375,32 +363,6 @@ class Recompile(Request, frozen=True, kw_only=True):
     ptx: Mapping[str, str] = {}
     code: Mapping[str, str] = {}
     cubins: Mapping[str, tuple[str, ...]] = {}
-
-
-class CompileModule(Request, frozen=True, kw_only=True):
-    """Compile a module that another process has lowered.
-
-    Attributes:
-        toolkit: the folder that XLA takes assembler and device library from.
-        target: the target.
-        count: number of devices.
-        module: the module, as MLIR bytecode.
-        options: XLA's `CompileOptions`, serialized.
-    """
-
-    reply: ClassVar[type[Reply]] = ModuleCompiled
-    toolkit: Path
-    target: Target
-    count: int
-    module: bytes
-    options: bytes
-
-
-class FindIsaVersion(Request, frozen=True, kw_only=True):
-    """Find the newest version of PTX that the assembler of a toolkit reads."""
-
-    reply: ClassVar[type[Reply]] = IsaVersion
-    toolkit: Path
 
 
 Group = tuple[str, str, tuple[tuple[str, str | None], ...]]

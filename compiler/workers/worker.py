@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -39,8 +38,10 @@ from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job,
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
 from pallasc.compiler.lowering.lower import Job
-from pallasc.compiler.toolchain.toolchain import find_toolchain
-from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
+from pallasc.compiler.toolchain.toolchain import (
+    find_toolchain,
+    without_nvjitlink,
+)
 from pallasc.compiler.workers import messages
 from pallasc.compiler.workers.diagnostics import (
     Listener,
@@ -50,11 +51,9 @@ from pallasc.compiler.workers.diagnostics import (
 )
 from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, Reply
 from pallasc.errors import (
-    CompileError,
     PallascError,
     SpecError,
     ToolError,
-    message_of,
     summary_of,
 )
 from pallasc.specs.arrays import resolve_array
@@ -66,7 +65,11 @@ from pallasc.specs.spec import Variant, spec_to_json
 
 def main(requests: int, replies: int) -> int:
     """Serve requests until there are no more."""
-    hide_nvjitlink()
+    with without_nvjitlink():
+        return _serve(requests, replies)
+
+
+def _serve(requests: int, replies: int) -> int:
     recorders.record_imports()
     sessions: list[Session] = []
 
@@ -82,8 +85,6 @@ def main(requests: int, replies: int) -> int:
         messages.Collect: _collect,
         Compile: lambda request: sessions[0].compile(request),
         messages.Recompile: lambda request: sessions[0].recompile(request),
-        messages.CompileModule: _compile_module,
-        messages.FindIsaVersion: _find_isa_version,
     }
     return messages.serve(requests, replies, answers, lambda: any(s.is_tainted() for s in sessions))
 
@@ -152,50 +153,6 @@ def _collect(request: messages.Collect) -> Reply:
     )
 
 
-# ---- modules that the user's process lowered
-
-
-def _compile_module(request: messages.CompileModule) -> messages.ModuleCompiled:
-    """Compile a module.
-
-    Raises:
-        CompileError: XLA cannot compile it; `kind` is the class of XLA's error.
-    """
-    _prepare_xla(request.toolkit)
-    from jax._src import lib
-    from jax._src.interpreters import mlir
-    from jaxlib.mlir import ir
-
-    from pallasc.compiler.lowering.jax_versions import devices_for
-
-    library: Any = lib
-    xla_client = library.xla_client
-    devices = devices_for(request.target, request.count)
-    try:
-        with mlir.make_ir_context():
-            executable = devices[0].client.compile(
-                ir.Module.parse(request.module),
-                executable_devices=xla_client.DeviceList(devices),
-                compile_options=xla_client.CompileOptions.ParseFromString(request.options),
-            )
-    except Exception as error:
-        raise CompileError(message_of(error), kind=type(error).__name__) from error
-    return messages.ModuleCompiled(executable=executable.serialize())
-
-
-def _find_isa_version(request: messages.FindIsaVersion) -> messages.IsaVersion:
-    _prepare_xla(request.toolkit)
-    from jax._src.lib import mosaic_gpu
-
-    library: Any = mosaic_gpu
-    return messages.IsaVersion(version=library._mosaic_gpu_ext._get_ptxas_isa_version())
-
-
-def _prepare_xla(toolkit: Path) -> None:
-    offer_library(toolkit, Path(tempfile.gettempdir()))
-    _import_compiler()
-
-
 _SIZE = 128
 
 
@@ -247,7 +204,6 @@ class Session:
             variables=introduction.variables,
             toolkit=introduction.toolkit,
         )
-        offer_library(introduction.toolkit, Path(tempfile.gettempdir()))
         _import_compiler()
         self.store = Store(introduction.store, trust=Trust())
         # Stored digests of files are signed, too, and only the parent can check signatures.

@@ -23,7 +23,6 @@ from typing import IO
 from msgspec.structs import replace
 
 from pallasc.cache.format import size
-from pallasc.compiler.toolchain.toolkit import TOOLKIT
 from pallasc.compiler.workers.messages import READY, Failed, Group, Reply, Request, Task
 from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
 from pallasc.errors import CompileError, Location, ToolError
@@ -77,19 +76,6 @@ class Log:
         self.file.close()
 
 
-_SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
-
-
-def temporary_folder() -> str:
-    """Return the folder for temporary files, `/tmp` if Mosaic could not parse its path.
-
-    The folder contains the device library (`toolkit`), and Mosaic puts its path into a line of
-    options for LLVM's passes, which is split at blanks, commas, and braces, and must be UTF-8.
-    """
-    folder = os.path.realpath(tempfile.gettempdir())
-    return "/tmp" if _SPLIT.search(folder) else folder
-
-
 def make_folder() -> Path:
     """Make the folder for a worker's temporary files; its warden removes it.
 
@@ -97,7 +83,7 @@ def make_folder() -> Path:
         ToolError: it cannot be created.
     """
     try:
-        return Path(tempfile.mkdtemp(prefix="pallasc-worker-", dir=temporary_folder()))
+        return Path(tempfile.mkdtemp(prefix="pallasc-worker-"))
     except OSError as error:
         raise ToolError(
             f"no folder for temporary files can be made: {error}",
@@ -176,7 +162,7 @@ class Worker:
                 self.requests, requests = _pipe(1, opened, lent)
                 # Unbuffered, so that output survives a kernel that kills its process.
                 self._warden = subprocess.Popen(
-                    [sys.executable, "-X", str(folder / TOOLKIT), "-P", "-u",
+                    [sys.executable, "-P", "-u",
                      "-m", "pallasc.compiler.workers.warden", program,
                      str(requests), str(answers), str(os.getpid()), str(folder), str(data_bytes)],
                     pass_fds=(requests, answers), env=dict(environment),

@@ -55,7 +55,7 @@ def test_inputs_that_do_not_fit_are_refused_once_before_anything_runs(
     np.savez(project / "in.npz", x=np.zeros(100, np.float32))
     ran = checking.check(project, "spec.yaml", "--level", "all", "--inputs", "in.npz")
     assert (ran.code, ran.out) == (2, "")
-    told = "holds f32[100], and the kernel takes f32[128]"
+    told = "holds float32[100], and the kernel takes f32[128]"
     assert ran.err.count(told) == 1
     assert "numpy's type float32.\n  Or choose other variants with -k.\n" in ran.err
     assert ("compiled" in ran.err) is positional  # whose names only compiling tells

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pallasc.compiler.lowering.entry import (
-    array_arguments,
     import_entry,
     import_function,
     static_arguments,
@@ -83,7 +82,7 @@ def test_static_values_are_built_by_call_and_reference(folder: Path) -> None:
         static_value({"$call": "entry_kernels:Config"}, str(folder))
 
 
-CONFIG = {"$call": "entry_kernels:Config", "tyle": 64}
+CONFIG = {"$call": "entry_kernels:Config", "tyle": {"$call": "entry_kernels:nothing"}}
 
 
 @pytest.mark.parametrize(
@@ -101,17 +100,6 @@ def test_an_error_in_a_static_argument_names_its_field(
     with pytest.raises(SpecError) as caught:
         static_arguments(static, str(folder))
     assert caught.value.field == field
-
-
-def test_an_argument_of_a_call_that_its_function_lacks_is_named_with_the_nearest(
-    folder: Path,
-) -> None:
-    with pytest.raises(SpecError) as caught:
-        array_arguments({"x": CONFIG}, str(folder))
-    assert caught.value.field == "args.x.tyle"
-    assert str(caught.value) == (
-        "$call 'entry_kernels:Config' has no parameter 'tyle'.\n  Did you mean 'tile'?"
-    )
 
 
 def test_an_enumeration_is_called_with_its_value(folder: Path) -> None:

@@ -128,8 +128,8 @@ def test_the_inventory_has_everything_also_if_nothing_is_installed(
     assert {item.problem for item in wrong} == {"missing"}
     assert {item.fix for item in wrong} == {'pip install "pallasc[cuda13]"'}
     assert problem_of(list(items.values())) == (
-        "nothing can be compiled: see jax, jaxlib, jax-cuda13-plugin, jax-cuda13-pjrt, ptxas, "
-        "nvlink, libdevice, llvmlite, protobuf, cramjam in the list."
+        "nothing can be compiled: see jax, jaxlib, jax-cuda13-plugin, jax-cuda13-pjrt, llvmlite, "
+        "protobuf, cramjam, ptxas, nvlink, libdevice in the list."
     )
     signs = items["cryptography"]
     assert (signs.needed, signs.problem) == (False, "missing")

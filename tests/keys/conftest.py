@@ -282,7 +282,8 @@ class World:
         """Return the fields of the action key, as if the kernel had been lowered to `module`."""
         signature = LaunchPlan((), self.inputs, (), (), {"x": 0, "y": 1}, None)
         job = Job(cast("Callable[..., Any]", None), variant.args, {}, variant.target)
-        tools = Tools({}, self.tools / "bin/ptxas", context.for_actions(), context.variables)
+        ptxas, variables = self.tools / "bin/ptxas", context.variables
+        tools = Tools({}, ptxas, context.for_actions(), variables, self.tools)
         return action_fields(job, Lowered(None, self.module, signature), tools)
 
 

@@ -89,7 +89,9 @@ def main(output: str, targets: str, file: str, *names: str) -> None:
     os.environ.update(compiling_environment(os.environ, folder))
     from pallasc.compiler.lowering.compile import Tools
 
-    tools = Tools({"made": "by a test"}, toolchain.ptxas, {}, compiler_variables(os.environ))
+    record = {"made": "by a test"}
+    variables = compiler_variables(os.environ)
+    tools = Tools(record, toolchain.ptxas, {}, variables, folder.parent)
     with collector_past():  # it imports JAX
         cases = runpy.run_path(file)["CASES"]
     results = {

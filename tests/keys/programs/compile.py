@@ -11,14 +11,15 @@ from pathlib import Path
 from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import import_function
 from pallasc.compiler.lowering.lower import Job
-from pallasc.compiler.toolchain.toolchain import find_toolchain
+from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.gpus import resolve_target
 
 root = Path(sys.argv[2])
-tools = Tools({"made": "by a test"}, find_toolchain().ptxas, {}, {})
+setup = prepare()
+tools = Tools({"made": "by a test"}, setup.toolchain.ptxas, {}, {}, setup.toolkit)
 found = {}
 for case in sys.argv[3:]:
     place, array, static, target, *rest = case.split("|")
