@@ -1,28 +1,19 @@
-"""JAX arrays: inside `jit`, a kernel is an instruction in XLA's program.
+"""JAX arrays: inside `jit`, a kernel is an instruction in XLA's program, which calls a C handler.
 
-With pallasc's C library, the instruction calls a C handler (`jax_handlers`), otherwise a Python
-callback. In both cases XLA allocates the results. Memory for temporaries is an extra result that
-nobody reads, so XLA allocates it too, and captured launches do not outlive it.
-
-The callback is called by `jax.experimental.buffer_callback`, which passes XLA's stream and buffers,
-and lets XLA capture its launches into command buffers. Programs with callbacks cannot be
-serialized.
+XLA allocates the results. Memory for temporaries is an extra result that nobody reads, so XLA
+allocates it too, and captured launches do not outlive it. The handlers are in `jax_handlers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pallasc.errors import ArgumentError, PallascError
+from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters import jax_handlers
-from pallasc.runtime.adapters.device_arrays import CPU, read_capsule
-from pallasc.runtime.adapters.numpy_arrays import check_unpacked, short_dtype
-from pallasc.runtime.calls.launch import launch_on_host
+from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.calls.match import Call, Variants
-from pallasc.runtime.device.devices import current_device
 from pallasc.runtime.device.streams import lay_out
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
@@ -385,98 +376,6 @@ def _has_derivative(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
-# ---- the Python callback
-
-
-def callback(
-    kernel: Variants,
-    types: Sequence[ArrayType],
-    results: Sequence[Any],
-    aliases: Mapping[int, int],
-    count: int,
-) -> Callable[..., Any]:
-    """Return a function that launches a kernel from inside a JAX program.
-
-    Args:
-        kernel: the kernel to launch.
-        types: the types of its arrays.
-        results: what XLA allocates: inputs updated in place, results, then memory for temporaries.
-        aliases: for each input that is updated in place, the number of its result.
-        count: the number of results before the memory for temporaries.
-    """
-    from jax.experimental.buffer_callback import buffer_callback
-
-    _load(kernel, types)
-
-    def launch(context: Any, outputs: Any, *inputs: Any) -> None:
-        # XLA gives an aliased input the output's memory, after copying the input there if
-        # necessary.
-        places = {number: outputs[leaf] for number, leaf in aliases.items()}
-        taken = [places.get(number, buffer) for number, buffer in enumerate(inputs)]
-        workspace = outputs[count] if len(outputs) > count else None
-        _launch(kernel, context, types, taken, outputs[len(aliases) : count], workspace)
-
-    function: Callable[..., Any] = buffer_callback(
-        launch,
-        results,
-        input_output_aliases=dict(aliases) or None,
-        command_buffer_compatible=True,
-    )
-    return function
-
-
-def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
-    """Load the variant on each GPU JAX may use: launches in command buffers cannot load it.
-
-    Errors are left to the callback to report: the function may be traced for other devices.
-    """
-    import jax
-
-    if jax.default_backend() == "gpu":
-        for device in jax.local_devices():
-            with suppress(PallascError):
-                ordinal = device.local_hardware_id
-                kernel.route(ordinal, types).program(ordinal)
-
-
-def _launch(
-    kernel: Variants,
-    context: Any,
-    types: Sequence[ArrayType],
-    arrays: Any,
-    results: Any,
-    workspace: Any,
-) -> None:
-    """Launch into XLA's stream from inside the callback, with results in XLA's buffers."""
-    if any(int(buffer.__dlpack_device__()[0]) == CPU for buffer in (*arrays, *results)):
-        _launch_on_host(kernel, types, arrays, results)
-        return
-    views = [_view(buffer) for buffer in (*arrays, *results)]
-    ordinal = views[0].device or 0
-    pointers = [view.pointer for view in views]
-    route = kernel.route(ordinal, types)
-    place = _view(workspace).pointer if route.workspace_bytes else None
-    route.enqueue(int(context.stream), ordinal, pointers, place)
-
-
-def _launch_on_host(
-    kernel: Variants, types: Sequence[ArrayType], arrays: Any, results: Any
-) -> None:
-    """Run for JAX on the CPU: its buffers are copied like numpy arrays."""
-    import numpy
-
-    inputs = [numpy.asarray(buffer) for buffer in arrays]
-    outputs = [numpy.asarray(buffer) for buffer in results]
-    for array in (*inputs, *outputs):
-        check_unpacked(array.dtype)
-    launch_on_host(kernel.route(current_device(), types), inputs, outputs)
-
-
-def _view(buffer: Any) -> ArrayView:
-    _, ordinal = buffer.__dlpack_device__()
-    return read_capsule(buffer.__dlpack__(), int(ordinal))
-
-
 # ---- the adapter
 
 
@@ -523,10 +422,6 @@ class JaxAdapter(Adapter):
                 )
         if any(isinstance(array, jax.core.Tracer) for array in call.arrays):
             return _traced(call.variants, *call.arrays)
-        if all(_is_on_host(array) for array in call.arrays):
-            # Report what prevents the launch here, rather than have JAX wrap it in an XLA error.
-            kernel, arrays = call.variants, call.arrays
-            kernel.route(None, types_of(kernel, arrays))
         # Kept on the kernel so that JAX traces only once per set of shapes, until the rules change.
         variants = call.variants
         rules, function = vars(variants).get("_jax_function", (None, None))
@@ -534,11 +429,6 @@ class JaxAdapter(Adapter):
             function = jax.jit(partial(_traced, variants))
             vars(variants)["_jax_function"] = variants.rules.version, function
         return function(*call.arrays)
-
-
-def _is_on_host(array: Any) -> bool:
-    """Return True if JAX keeps an array in host memory, and computes there."""
-    return all(device.platform == "cpu" for device in array.devices())
 
 
 def _traced(kernel: Variants, *arrays: Any) -> Any:
@@ -567,8 +457,6 @@ def _call(kernel: Variants, *arrays: Any) -> list[Any]:
     buffers = [*results, *workspace_types(kernel, types)]
     aliases = {number: leaf for leaf, number in enumerate(updated)}
     function = jax_handlers.handler(kernel, types, buffers, aliases)
-    if function is None:
-        function = callback(kernel, types, buffers, aliases, len(results))
     made = function(*map(_in_memory, arrays, signature.inputs))
     places = {
         **{("input", number): leaf for leaf, number in enumerate(updated)},

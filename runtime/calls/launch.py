@@ -59,8 +59,6 @@ from pallasc.specs.artifacts.signature import MISSING, Signature, unflatten
 
 # ---- programs
 
-_MOST_STREAMS = 64
-
 
 def load_program(candidate: Candidate, device: Device, stream: int | None = None) -> Program:
     """Return the program of a variant on a device, loaded there once, for a launch in a stream.
@@ -108,7 +106,6 @@ class Program:
         else:
             self.native.prepare(device.ordinal)
             self._launch = partial(self.native.launch, device=device.ordinal)
-        self._streams: set[int] = set()
 
     def launch(self, stream: int, pointers: Sequence[int], workspace: int = 0) -> None:
         """Enqueue all steps in a stream.
@@ -123,19 +120,13 @@ class Program:
                 stream belongs to another device.
             DriverError: the driver refuses a step or a tensor map.
         """
-        if stream > DEFAULT_STREAMS and stream not in self._streams:
-            self._admit(stream)
+        if stream > DEFAULT_STREAMS:
+            check_stream(stream, self.device)
         try:
             self._launch(pointers, stream=stream, workspace=workspace)
         except DeviceError as error:
             error.names_variant = True
             raise
-
-    def _admit(self, stream: int) -> None:
-        check_stream(stream, self.device)
-        if len(self._streams) >= _MOST_STREAMS:
-            self._streams.clear()
-        self._streams.add(stream)
 
 
 def _open(candidate: Candidate) -> NativePlan | None:

@@ -26,7 +26,7 @@ from pallasc.errors import DeviceError
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.calls.plain import function_address
 from pallasc.runtime.device.devices import get_device, open_driver, state
-from pallasc.runtime.device.streams import Order, check_stream, stream_handle
+from pallasc.runtime.device.streams import Order, stream_handle
 from pallasc.runtime.matching.arrays import (
     Access,
     Adapter,
@@ -185,7 +185,7 @@ class NativePaths:
             b"".join([_packed(*head, *slots, *leaves), *arrays]),
             tuple((array.dtype, array.shape, array.strides) for array in signature.passed),
             tuple(_allocation(shape, dtype, access) for shape, dtype in new),
-            (partial(_make_program, route), _admit, partial(_order, route), _refuse),
+            (partial(_make_program, route), partial(_order, route), _refuse),
         )
         route.fronts.append(front.__self__)
 
@@ -330,25 +330,17 @@ def _make_program(route: Route, ordinal: int) -> Any:
     if program.native is None:
         return False
     driver = open_driver()
-    launch = ctypes.cast(open_library().functions.pallasc_launch_from, ctypes.c_void_p)
-    names = ("cuCtxGetCurrent", "cuCtxGetDevice")
-    context, device = (
-        function_address(driver, name, f"{route.name} cannot be launched") for name in names
-    )
+    launch = ctypes.cast(open_library().functions.pallasc_launch, ctypes.c_void_p)
+    names = ("cuCtxGetCurrent", "cuCtxGetDevice", "cuStreamGetCtx")
+    what = f"{route.name} cannot be launched"
     return native.program(
         program.native,
         launch.value,
         program.native.handle.value,
         ordinal,
         int(program.device.context),
-        context,
-        device,
+        *(function_address(driver, name, what) for name in names),
     )
-
-
-def _admit(ordinal: int, stream: int) -> None:
-    """Check a stream before the first launch in it."""
-    check_stream(stream, get_device(ordinal))
 
 
 def _order(
@@ -380,5 +372,5 @@ def _refuse(status: int) -> None:
         raise
 
 
-_CALLBACKS = (_make_program, _admit, _order, Order.after, _refuse)
+_CALLBACKS = (_make_program, _order, Order.after, _refuse)
 """Functions that fronts call without the caller's knowledge."""

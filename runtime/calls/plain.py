@@ -176,33 +176,13 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
 
 def _library(driver: Driver, artifact: Artifact, digest: str, what: str) -> Library:
     libraries: dict[str, Library] = state.libraries
-    library = libraries.get(digest)
-    if library is not None:
-        check_cubin(library.cubin, artifact, driver.version)
-        return library
-    data = artifact.blob(digest)
-    cubin = parse_cubin(data)
-    check_cubin(cubin, artifact, driver.version)
-    with outside_captures(driver):
-        handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
-    return libraries.setdefault(digest, Library(cubin, handle))
-
-
-def check_cubin(cubin: Cubin, artifact: Artifact, driver_version: int) -> None:
-    """Check that a cubin is for its artifact's architecture, and not newer than the driver.
-
-    Raises:
-        CorruptError: it is for another architecture.
-        DeviceError: the driver is too old.
-    """
-    cubin.check_arch(str(artifact.target.get("arch")))
-    major = cubin.toolkit.partition(".")[0]
-    if major.isdecimal() and int(major) > driver_version // 1000:
-        raise DeviceError(
-            f"the cubin was made by CUDA toolkit {cubin.toolkit}, and the driver is for CUDA "
-            f"{version_text(driver_version)}.",
-            hint=f"Install NVIDIA driver {cubin.driver_package} or newer.",
-        )
+    if digest not in libraries:
+        data = artifact.blob(digest)
+        with outside_captures(driver):
+            handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
+        libraries[digest] = Library(parse_cubin(data), handle)
+    libraries[digest].cubin.check_arch(str(artifact.target.get("arch")))
+    return libraries[digest]
 
 
 def _check_driver_parameters(driver: Driver, kernel: Any, launch: Launch, what: str) -> None:

@@ -116,7 +116,7 @@ static int not_prepared(const pallasc_plan *plan, int device)
                 "%s is not prepared on GPU %d.", name_of(plan), device);
 }
 
-static int check_call(const struct call *call, size_t count, size_t first_step)
+static int check_call(const struct call *call, size_t count)
 {
     const pallasc_plan *plan = call->plan;
     if (count != plan->count[FLAT_ARRAYS] || (count && !call->buffers))
@@ -127,9 +127,6 @@ static int check_call(const struct call *call, size_t count, size_t first_step)
                     "%s needs %llu bytes of workspace at a multiple of %d, not at %#llx.",
                     name_of(plan), (unsigned long long)plan->workspace_bytes, BUFFER_ALIGNMENT,
                     (unsigned long long)call->workspace);
-    if (first_step && first_step >= plan->count[FLAT_STEPS])
-        return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s has %u steps, and there is no step %zu.",
-                    name_of(plan), plan->count[FLAT_STEPS], first_step);
     return check_addresses(call);
 }
 
@@ -304,11 +301,11 @@ static int step_failed(const struct call *call, size_t number, const struct step
     return answer(failed->result, failed->function, what);
 }
 
-static int run_steps(const struct call *call, size_t first_step, size_t *failed_step)
+static int run_steps(const struct call *call)
 {
     const pallasc_plan *plan = call->plan;
     int is_encoded, status = encode_once(call, &is_encoded);
-    for (size_t i = first_step; !status && i < plan->count[FLAT_STEPS]; i++) {
+    for (size_t i = 0; !status && i < plan->count[FLAT_STEPS]; i++) {
         const struct flat_step *step = &plan->steps[i];
         struct step_answer answer = {NULL, 0};
         if (step->kind == FLAT_LAUNCH)
@@ -317,39 +314,26 @@ static int run_steps(const struct call *call, size_t first_step, size_t *failed_
             run_transfer(call, step, &answer);
         if (answer.result)
             status = step_failed(call, i, &answer);
-        if (status)
-            *failed_step = i;
     }
-    return status;
-}
-
-int pallasc_launch_from(const pallasc_plan *plan, int device, void *const *buffers, size_t count,
-                        void *workspace, void *stream, size_t first_step, size_t *failed_step)
-{
-    size_t failed = SIZE_MAX;
-    struct device_state *state = NULL;
-    if (device >= 0 && device < MOST_DEVICES)
-        state = atomic_load_explicit(&plan->devices[device], memory_order_acquire);
-    if (failed_step)
-        *failed_step = failed;
-    if (!state || state->epoch != current_epoch())
-        return not_prepared(plan, device);
-    struct call call = {plan, state, buffers, (uint64_t)(uintptr_t)workspace, stream};
-    int status = check_call(&call, count, first_step);
-    if (status)
-        return status;
-    struct entered entered;
-    status = enter_context(&entered, state->context, device);
-    if (!status)
-        status = run_steps(&call, first_step, &failed);
-    leave(&entered);
-    if (failed_step)
-        *failed_step = failed;
     return status;
 }
 
 int pallasc_launch(const pallasc_plan *plan, int device, void *const *buffers, size_t count,
                    void *workspace, void *stream)
 {
-    return pallasc_launch_from(plan, device, buffers, count, workspace, stream, 0, NULL);
+    struct device_state *state = NULL;
+    if (device >= 0 && device < MOST_DEVICES)
+        state = atomic_load_explicit(&plan->devices[device], memory_order_acquire);
+    if (!state || state->epoch != current_epoch())
+        return not_prepared(plan, device);
+    struct call call = {plan, state, buffers, (uint64_t)(uintptr_t)workspace, stream};
+    int status = check_call(&call, count);
+    if (status)
+        return status;
+    struct entered entered;
+    status = enter_context(&entered, state->context, device);
+    if (!status)
+        status = run_steps(&call);
+    leave(&entered);
+    return status;
 }

@@ -15,7 +15,6 @@ enum {
     DEFAULT_SMEM_BYTES = 48 * 1024,
     PORTABLE_CLUSTER = 8,
     WHAT_BYTES = 1024,
-    MOST_SHOWN = 64, /* sizes of parameters in a message */
 };
 
 /* ---- once per process: cubins in the driver, constants on devices ---- */
@@ -156,35 +155,18 @@ static int check_device(const pallasc_plan *plan, const struct device *device)
 
 /* ---- cubins and kernels ---- */
 
-static int check_toolkit(const pallasc_plan *plan, const struct flat_cubin *cubin)
-{
-    const char *toolkit = cubin->toolkit == FLAT_NONE ? "" : string_of(plan, cubin->toolkit);
-    long major = strtol(toolkit, NULL, 10); /* strtol saturates instead of overflowing */
-    if (major <= driver.version / 1000)
-        return PALLASC_OK;
-    char hint[256], version[16];
-    snprintf(hint, sizeof hint, "Install NVIDIA driver %.64s or newer.",
-             cubin->package == FLAT_NONE ? "" : string_of(plan, cubin->package));
-    return fail(PALLASC_ERROR_DEVICE, hint,
-                "the cubin was made by CUDA toolkit %.64s, and the driver is for CUDA %s.", toolkit,
-                version_text(version, driver.version));
-}
-
 /* Here and below, `what` is the start of messages: "kernel K cannot be loaded on D". */
 static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin, const char *what,
                        cuda_library *library)
 {
     const uint8_t *sha256 = plan->blobs[cubin->blob].sha256;
-    int status = check_toolkit(plan, cubin);
-    if (status)
-        return status;
     struct loaded *entry = look_up(libraries, sha256, -1);
     if (!entry) {
         entry = new_entry(sha256, -1);
         if (!entry)
             return fail_host_memory();
         struct entered entered = {0, 0, 0};
-        status = leave_captures_alone(&entered);
+        int status = leave_captures_alone(&entered);
         if (!status)
             status = CALL(what, cuLibraryLoadData, &entry->what.library,
                           plan->found[cubin->blob], NULL, NULL, 0, NULL, NULL, 0);
@@ -199,23 +181,13 @@ static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin,
     return PALLASC_OK;
 }
 
-/* Numbers formatted like a Python list. */
-static const char *sizes_text(char *text, size_t capacity, const uint32_t *sizes, size_t count)
-{
-    snprintf(text, capacity, "[");
-    for (size_t i = 0; i < count && i < MOST_SHOWN; i++)
-        append(text, capacity, i ? ", %u" : "%u", sizes[i]);
-    append(text, capacity, "]");
-    return text;
-}
-
 /* Compare the plan with the parameters that the driver reports, if it can report them. */
 static int check_parameters(const pallasc_plan *plan, const struct flat_launch *launch,
                             cuda_kernel kernel, const char *what)
 {
     const struct flat_kernel *own = &plan->kernels[launch->kernel];
-    char texts[2][512];
-    uint32_t told[MOST_SHOWN];
+    const uint32_t *sizes = plan->sizes + own->sizes;
+    char passed[512] = "", told[512] = "";
     size_t offset, size, count = 0;
     int same = 1;
     if (driver.version < PARAMETER_QUERIES)
@@ -226,18 +198,16 @@ static int check_parameters(const pallasc_plan *plan, const struct flat_launch *
             break;
         if (result)
             return answer(result, "cuKernelGetParamInfo", what);
-        same = same && count < own->size_count && size == plan->sizes[own->sizes + count];
-        if (count < MOST_SHOWN)
-            told[count] = (uint32_t)size;
+        same = same && count < own->size_count && size == sizes[count];
+        append(told, sizeof told, count ? ", %zu" : "%zu", size);
     }
     if (same && count == own->size_count)
         return PALLASC_OK;
+    for (size_t i = 0; i < own->size_count; i++)
+        append(passed, sizeof passed, i ? ", %u" : "%u", sizes[i]);
     return fail(PALLASC_ERROR_CORRUPT, NULL,
-                "%s: the plan passes parameters of %s bytes to %s, and the driver says %s",
-                name_of(plan),
-                sizes_text(texts[0], sizeof texts[0], plan->sizes + own->sizes,
-                           own->size_count),
-                kernel_name(plan, launch), sizes_text(texts[1], sizeof texts[1], told, count));
+                "%s: the plan passes parameters of [%s] bytes to %s, and the driver says [%s]",
+                name_of(plan), passed, kernel_name(plan, launch), told);
 }
 
 static int raise_attribute(cuda_kernel kernel, const struct device *device, int attribute,

@@ -1,4 +1,4 @@
-/* `_native`: the path of a call from Python to `pallasc_launch_from`.
+/* `_native`: the path of a call from Python to `pallasc_launch`.
  *
  * A front is the entry point of one kernel: a builtin method that inspects the arguments of a call,
  * finds the route with the same dtypes, shapes and layouts, and launches its plan in the stream.
@@ -9,8 +9,8 @@
  * Arrays are inspected through DLPack's C exchange API where their type has it, and otherwise through
  * a function of Python that describes them.
  *
- * Routes of a front and programs of a route are only ever added, and each is complete when published;
- * a program's streams are single words. So a call needs no lock, even on a free-threaded Python.
+ * Routes of a front and programs of a route are only ever added, and each is complete when published.
+ * So a call needs no lock, even on a free-threaded Python.
  */
 #ifndef Py_GIL_DISABLED
 #define Py_LIMITED_API 0x030b0000
@@ -30,9 +30,6 @@
 enum {
     MOST_ARRAYS = 32, /* in one call, including results and workspace */
     MOST_DEVICES = 32,
-    MOST_STREAMS = 64,
-    STREAM_SHIFT = 58, /* leaves a number below MOST_STREAMS */
-    STREAM_PLACES = 4, /* where a stream may be, from its hash on */
     LEGACY_STREAM = 1,  /* a handle of the context's default stream, as 0 is */
     DEFAULT_STREAMS = 2 /* handles up to this are default streams */
 };
@@ -68,10 +65,9 @@ typedef struct exchange_api {
 
 /* ---- program: a plan of the C library, prepared on one device */
 
-/* pallasc_launch_from of include/pallasc.h. */
+/* pallasc_launch of include/pallasc.h. */
 typedef int (*launch_function)(const void *plan, int device, void *const *buffers, size_t count,
-                               void *workspace, void *stream, size_t first_step,
-                               size_t *failed_step);
+                               void *workspace, void *stream);
 
 typedef struct program {
     PyObject_HEAD
@@ -82,7 +78,7 @@ typedef struct program {
     void *context; /* the device's primary context */
     int (*current_context)(void **context);
     int (*current_device)(int *device);
-    _Atomic(void *) streams[MOST_STREAMS]; /* those admitted last, near their hash */
+    int (*stream_context)(void *stream, void **context);
 } program;
 
 static PyTypeObject *program_type, *front_type;
@@ -96,35 +92,19 @@ static void program_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* The place of a stream, or where to put it: a place that is empty, else the first one. */
-static _Atomic(void *) *place_of_stream(program *self, void *stream)
-{
-    uint64_t first = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u >> STREAM_SHIFT;
-    _Atomic(void *) *empty = NULL;
-    for (uint64_t n = 0; n < STREAM_PLACES; n++) {
-        _Atomic(void *) *place = &self->streams[(first + n) % MOST_STREAMS];
-        void *held = atomic_load_explicit(place, memory_order_relaxed);
-        if (held == stream)
-            return place;
-        if (!held && !empty)
-            empty = place;
-    }
-    return empty ? empty : &self->streams[first];
-}
-
 /* This function and those that create fronts and routes trust their arguments, which only
  * runtime/calls/native_path.py passes: it checks the number of arrays, and plans are checked when they
  * are read. */
 
-/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice) */
+/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice, cuStreamGetCtx) */
 static PyObject *make_program(PyObject *module, PyObject *args)
 {
     PyObject *owner;
-    unsigned long long launch, plan, context, current, ask_device;
+    unsigned long long launch, plan, context, current, ask_device, ask_stream;
     int device;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OKKiKKK:program", &owner, &launch, &plan, &device, &context,
-                          &current, &ask_device))
+    if (!PyArg_ParseTuple(args, "OKKiKKKK:program", &owner, &launch, &plan, &device, &context,
+                          &current, &ask_device, &ask_stream))
         return NULL;
     program *self = PyObject_New(program, program_type);
     if (!self)
@@ -136,8 +116,7 @@ static PyObject *make_program(PyObject *module, PyObject *args)
     self->context = (void *)(uintptr_t)context;
     self->current_context = (int (*)(void **))(uintptr_t)current;
     self->current_device = (int (*)(int *))(uintptr_t)ask_device;
-    for (int n = 0; n < MOST_STREAMS; n++)
-        atomic_init(&self->streams[n], NULL);
+    self->stream_context = (int (*)(void *, void **))(uintptr_t)ask_stream;
     return (PyObject *)self;
 }
 
@@ -166,9 +145,9 @@ typedef struct route_head {
     int64_t slots[]; /* the array of each parameter, -1 if it must be None; then of each leaf */
 } route_head;
 
-/* Functions of Python that a route calls: they return a program, check a stream before its first
- * use, order a launch after uses of its arrays, and raise the library's error. */
-enum { READY, ADMIT, ORDER, REFUSE, ROUTE_CALLS };
+/* Functions of Python that a route calls: they return a program, order a launch after uses of its
+ * arrays, and raise the library's error. */
+enum { READY, ORDER, REFUSE, ROUTE_CALLS };
 
 typedef struct route {
     struct route *next;
@@ -607,23 +586,16 @@ static bool current_stream(const front *self, int device, void **stream)
     return true;
 }
 
-static bool find_stream(call *own, route *way, program *ready, int device, void **stream)
+/* Python reports a stream of another context. */
+static bool find_stream(const call *own, const program *ready, void **stream)
 {
     const front *self = own->self;
+    void *context = NULL;
     if (!(own->stream ? given_stream(self, own->stream, stream)
-                      : current_stream(self, device, stream)))
+                      : current_stream(self, ready->device, stream)))
         return false;
-    _Atomic(void *) *place = place_of_stream(ready, *stream);
-    if ((uintptr_t)*stream <= DEFAULT_STREAMS ||
-        atomic_load_explicit(place, memory_order_relaxed) == *stream)
-        return true;
-    PyObject *done = PyObject_CallFunction(way->calls[ADMIT], "iK", device,
-                                           (unsigned long long)(uintptr_t)*stream);
-    if (!done)
-        return failed();
-    Py_DECREF(done);
-    atomic_store_explicit(place, *stream, memory_order_relaxed);
-    return true;
+    return (uintptr_t)*stream <= DEFAULT_STREAMS ||
+           (!ready->stream_context(*stream, &context) && context == ready->context);
 }
 
 /* Allocates results and workspace for work in a stream. */
@@ -762,7 +734,7 @@ static int enqueue(call *own, route *way, program *ready, void *stream, PyObject
                           : NULL;
     Py_BEGIN_ALLOW_THREADS
     status = ready->launch(ready->plan, ready->device, buffers, (size_t)way->array_count, workspace,
-                           stream, 0, NULL);
+                           stream);
     Py_END_ALLOW_THREADS
     bool is_noted = true;
     if (after) {
@@ -801,7 +773,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     if (takes_out && !take_results(own, way, device))
         return NOT_DONE;
     own->first_new = own->end_new = takes_out ? way->array_count : (int)way->head->input_count;
-    if (!can_launch(own, way) || !find_stream(own, way, ready, device, &stream) ||
+    if (!can_launch(own, way) || !find_stream(own, ready, &stream) ||
         !allocate(own, way, stream, device, is_elsewhere))
         return NOT_DONE;
     return enqueue(own, way, ready, stream, result);

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import host_jax
 import jax
 import jax.numpy as jnp
 import made
@@ -235,7 +236,7 @@ def main() -> None:
     """Try everything."""
     driver = standin.load()
     driver.reset()
-    made.install()
+    host_jax.register()
     install(driver)
     a, b = jnp.full(ROWS, 3, jnp.float32), jnp.full(ROWS, 5, jnp.float32)
     assert "pallasc_launch" in jax.jit(multiplying()).lower(a, b).as_text()

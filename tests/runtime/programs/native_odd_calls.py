@@ -61,7 +61,7 @@ watcher = ctypes.CDLL(WATCHER)
 records = (Record * 64).in_dll(watcher, "records")
 logged = (Asked * 256).in_dll(watcher, "logged")
 NUMBERS = ("stream_status", "context_status", "answer", "logged_count")
-POINTERS = ("stream_raises", "stream_now", "context_now")
+POINTERS = ("stream_raises", "stream_now", "context_now", "odd_stream")
 now = {name: ctypes.c_int.in_dll(watcher, name) for name in NUMBERS}
 now |= {name: ctypes.c_void_p.in_dll(watcher, name) for name in POINTERS}
 seen = Counter()
@@ -192,8 +192,8 @@ class Case:
         self.kept_front, self.returns = made.__self__, self.any.randrange(3)
         asks = 7 | self.any.choice((0, 8)) * (plain is not None)
         calls = (
-            self.callback(self.ready), self.callback(lambda device, stream: None),
-            self.callback(lambda *order: lambda: None), self.callback(raising(Fault)),
+            self.callback(self.ready), self.callback(lambda *order: lambda: None),
+            self.callback(raising(Fault)),
         )  # fmt: skip
         words = struct.pack("=8q", 2, 1, self.has_workspace, self.returns, 1, 0, 1, 2)
         asks = (asks | 16, asks | 16, asks | 16 | 32 * (self.what == INTO))
@@ -205,8 +205,8 @@ class Case:
 
     def ready(self, device):
         """Return the program."""
-        addresses = address("plan_launch"), address("driver_context"), address("driver_device")
-        numbers = addresses[0], 7, device, CONTEXT, *addresses[1:]
+        driver = map(address, ("driver_context", "driver_device", "driver_stream"))
+        numbers = address("plan_launch"), 7, device, CONTEXT, *driver
         return native.program(native, *numbers)
 
     def describe(self, array):
@@ -312,6 +312,7 @@ class Case:
         now["stream_raises"].value = None
         now["stream_now"].value = self.any.choice((0, 9, 2**40))
         now["context_now"].value = CONTEXT
+        now["odd_stream"].value = 77 if self.odd(0.02) else None
         if self.odd(0.02):
             now["context_status"].value, now["context_now"].value = self.any.choice(
                 ((201, 0), (0, 1), (0, 2))
