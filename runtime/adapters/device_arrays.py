@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import Device, active, get_device, is_open, outside_captures
-from pallasc.runtime.device.streams import Uses, own_stream, wait_for_moments, work_stream
+from pallasc.runtime.device.streams import Uses, own_stream, wait_for_tails, work_stream
 from pallasc.runtime.matching.arrays import (
     Access,
     Adapter,
@@ -237,8 +237,8 @@ class DeviceArray:
         self.device = device
         self.nbytes = (math.prod(shape) * parse_dtype(dtype).bits + 7) // 8
         what = f"cannot allocate {self.nbytes} bytes for {dtype}{list(shape)} on GPU {device}"
-        self.uses = Uses()
         owner = get_device(device)
+        self.uses = Uses(owner)
         with active(owner) as driver, outside_captures(driver):
             self.pointer = int(driver.call("cuMemAlloc", max(1, self.nbytes), what=what))
         self.view = ArrayView(
@@ -276,7 +276,7 @@ class DeviceArray:
             return None
         device = get_device(self.device)
         stream = own_stream(device)
-        wait_for_moments(device, stream, unfinished)
+        wait_for_tails(device, stream, unfinished)
         return stream
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -301,7 +301,7 @@ class DeviceArray:
             raise BufferError(f"{self!r} cannot be copied or moved for export")
         if stream != _NO_SYNCHRONISATION:
             used = self.uses.before(None, writes=True)
-            wait_for_moments(get_device(self.device), stream or _DEFAULT_STREAM, used)
+            wait_for_tails(get_device(self.device), stream or _DEFAULT_STREAM, used)
         return make_capsule(self, self.pointer, self.shape, self.dtype, self.device)
 
     def copy_from(self, array: Any) -> None:
@@ -325,7 +325,7 @@ class DeviceArray:
                 arguments = (self.pointer, source, self.nbytes, stream)
                 driver.call("cuMemcpyHtoDAsync", *arguments, what=what)
                 driver.call("cuStreamSynchronize", stream, what=what)
-            self.uses.settle()
+            self.uses.settle(device)
 
     def to_bytes(self) -> bytes:
         """Return the array's bytes.
@@ -366,8 +366,8 @@ def _free(pointer: int, device: Device, uses: Uses) -> None:
     if is_open(device):
         unfinished = uses.before(None, writes=True)
         with active(device) as driver, outside_captures(driver):
-            for moment in unfinished:
-                driver.bindings.cuEventSynchronize(moment.event)
+            for tail in unfinished:
+                driver.bindings.cuEventSynchronize(tail.event)
             driver.bindings.cuMemFree(pointer)
 
 
@@ -393,6 +393,7 @@ class OwnMemory(Adapter):
             kinds=(kind, DeviceArray),
             describe=_or_device_array(own.describe),
             describe_in_order=_or_device_array(own.describe_in_order),
+            new_in=None,
         )
 
 

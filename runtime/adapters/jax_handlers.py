@@ -199,17 +199,12 @@ def _origin(candidate: Candidate) -> str:
 _NOT_FOUND, _DAMAGED = 1, 2
 """Status codes returned to C if a blob is missing; the second comes with a message."""
 
-_given: dict[int, Any] = {}
-"""The buffer given to C, by thread, until C has copied it."""
+_given = threading.local()
+"""The last buffer given to C by each thread, which C copies."""
 
 
-def _find(
-    kernel: bytes | None, variant: bytes | None, digest: bytes | None, data: Any, size: Any
-) -> int:
+def _find(kernel: bytes, variant: bytes, digest: bytes, data: Any, size: Any) -> int:
     """Give XLA's handlers a blob of one of the kernels that are open in this process."""
-    if kernel is None or variant is None or digest is None:
-        _given.pop(threading.get_ident(), None)
-        return 0
     status = 0
     try:
         blob = find_blob(*(text.decode("utf-8", "replace") for text in (kernel, variant, digest)))
@@ -219,6 +214,6 @@ def _find(
         blob = None
     if blob is None:
         return _NOT_FOUND
-    _given[threading.get_ident()] = buffer = ctypes.create_string_buffer(blob, len(blob))
+    _given.buffer = buffer = ctypes.create_string_buffer(blob, len(blob))
     data[0], size[0] = ctypes.addressof(buffer), len(blob)
     return status

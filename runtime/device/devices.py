@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError
 
@@ -78,7 +78,8 @@ class ProcessState:
         devices: each `Device` by ordinal.
         models: a `Device` of each GPU model, None until first requested.
         streams: the handle of pallasc's own stream by ordinal.
-        spare_events: events that no moment refers to any more, by ordinal.
+        tails, default_tails: see `streams.Tail`, by ordinal and stream ID; by ordinal.
+        spare_events: events that no tail refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
         libraries: loaded cubins by digest; see `calls.plain`.
         programs: by artifact and ordinal; see `calls.launch`.
@@ -98,6 +99,8 @@ class ProcessState:
         self.devices: dict[int, Device] = {}
         self.models: tuple[Device, ...] | None = None
         self.streams: dict[int, int] = {}
+        self.tails: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+        self.default_tails: dict[int, Any] = {}
         self.spare_events: dict[int, list[Any]] = {}
         self.constants: dict[tuple[int, str], int] = {}
         self.libraries: dict[str, Any] = {}
@@ -210,11 +213,6 @@ def open_driver() -> Driver:
             hint=_start_words(_NOT_INITIALIZED)[1],
         )
     return state.driver or _open_once()
-
-
-def is_driver_open() -> bool:
-    """Return True if the driver is open, without opening it."""
-    return state.driver is not None
 
 
 def _open_once() -> Driver:
@@ -366,14 +364,6 @@ def device_of(pointer: int) -> int:
     attribute = driver.bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     what = f"no GPU has memory at {pointer:#x}"
     return int(driver.call("cuPointerGetAttribute", attribute, pointer, what=what))
-
-
-def context_of(pointer: int) -> int:
-    """Return the handle of the context that memory belongs to, 0 if the driver knows of none."""
-    bindings = open_driver().bindings
-    attribute = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT
-    code, context = bindings.cuPointerGetAttribute(attribute, pointer)
-    return int(context) if int(code) == 0 else 0
 
 
 def is_open(device: Device) -> bool:

@@ -176,21 +176,9 @@ def none_fits(
         for line in cut([f"{candidate.id}: {reason_of[candidate]}" for candidate in listed])
     )
     return SelectionError(
-        f"no variant of {name} fits {device}:{lines or ' there is none.'}"
-        f"{_at_hand(candidates, device)}",
+        f"no variant of {name} fits {device}:{lines or ' there is none.'}",
         hint=_hint(candidates, reasons, device),
     )
-
-
-def _at_hand(candidates: Sequence[Candidate], device: Device) -> str:
-    """Return the available architectures and their origins, if none of them runs on the GPU."""
-    if _any_for(candidates, device) or not any(candidate.origin for candidate in candidates):
-        return ""
-    architectures: dict[str, dict[str, None]] = {}
-    for candidate in candidates:
-        architectures.setdefault(str(candidate.origin or "artifacts"), {})[candidate.arch] = None
-    lines = [f"\n  {', '.join(archs)} from {origin}" for origin, archs in architectures.items()]
-    return f"\nThere are variants for other architectures only:{''.join(lines)}"
 
 
 def _any_for(candidates: Sequence[Candidate], device: Device) -> bool:
@@ -257,15 +245,17 @@ def several_fit(
 MOST_LISTED = 5
 """Maximum number of variants that one message lists."""
 
-_OTHER_DTYPE = 4.0
-_OTHER_RANK = 16.0
-
-
 def nearest_to_arrays(
     candidates: Sequence[Candidate], arrays: Sequence[ArrayType]
 ) -> list[Candidate]:
     """Return variants sorted by how similar their arrays are to these, the most similar first."""
-    return sorted(candidates, key=lambda candidate: _types_distance(candidate.arrays, arrays))
+
+    def difference(candidate: Candidate) -> int:
+        pairs = list(zip(candidate.arrays, arrays, strict=False))
+        others = abs(len(candidate.arrays) - len(arrays))
+        return 2 * others + sum((a[0] != b[0]) + (a[1:] != b[1:]) for a, b in pairs)
+
+    return sorted(candidates, key=difference)
 
 
 def no_variant_for(
@@ -405,18 +395,3 @@ def _differences(candidate: Candidate, arrays: Sequence[ArrayType]) -> str:
         if taken != tuple(array)
     ]
     return f", where {', '.join(differences)}"
-
-
-def _types_distance(own: Sequence[ArrayType], given: Sequence[ArrayType]) -> float:
-    pairs = zip(own, given, strict=False)
-    counts = abs(len(own) - len(given))
-    return counts * 2 * _OTHER_RANK + sum(_type_difference(*pair) for pair in pairs)
-
-
-def _type_difference(own: ArrayType, given: ArrayType) -> float:
-    dtypes = _OTHER_DTYPE if own[0] != given[0] else 0.0
-    dtypes += 1.0 if own[2:] != given[2:] else 0.0
-    if len(own[1]) != len(given[1]):
-        return dtypes + _OTHER_RANK
-    sizes = zip(own[1], given[1], strict=True)
-    return dtypes + sum((abs(math.log2(a + 1) - math.log2(b + 1)) for a, b in sizes), 0.0)

@@ -3,7 +3,6 @@
  * Offsets and sizes are compared by subtracting from a larger value, or in 64 bits after they were
  * bounded, so no sum overflows. All loops run over entries within the block. */
 #include "plan.h"
-#include "sha256.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -516,20 +515,14 @@ static int make_template(pallasc_plan *plan)
 
 /* ---- opening and closing ---- */
 
-static void *zeros(size_t count, size_t bytes)
-{
-    return calloc(count ? count : 1, bytes);
-}
-
 static int make_room(pallasc_plan *plan)
 {
-    plan->places = zeros(plan->count[FLAT_BUFFERS], sizeof *plan->places);
-    plan->layouts = zeros(plan->count[FLAT_LAUNCHES], sizeof *plan->layouts);
-    plan->value_at = zeros(plan->count[FLAT_PARAMETERS], sizeof *plan->value_at);
-    plan->map_at = zeros(plan->count[FLAT_MAPS], sizeof *plan->map_at);
-    plan->found = zeros(plan->count[FLAT_BLOBS], sizeof *plan->found);
-    return plan->places && plan->layouts && plan->value_at && plan->map_at &&
-                   plan->found
+    plan->places = calloc(plan->count[FLAT_BUFFERS] + 1ul, sizeof *plan->places);
+    plan->layouts = calloc(plan->count[FLAT_LAUNCHES] + 1ul, sizeof *plan->layouts);
+    plan->value_at = calloc(plan->count[FLAT_PARAMETERS] + 1ul, sizeof *plan->value_at);
+    plan->map_at = calloc(plan->count[FLAT_MAPS] + 1ul, sizeof *plan->map_at);
+    plan->found = calloc(plan->count[FLAT_BLOBS] + 1ul, sizeof *plan->found);
+    return plan->places && plan->layouts && plan->value_at && plan->map_at && plan->found
                ? PALLASC_OK
                : fail_host_memory();
 }

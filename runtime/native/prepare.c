@@ -1,9 +1,6 @@
 /* Prepare a plan on a device: the same driver queries, in the same order, and the same errors as
  * runtime/calls/plain.py. */
-#define _ISOC11_SOURCE
-#include "prepare.h"
-
-#include "sha256.h"
+#include "plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,50 +16,38 @@ enum {
 
 /* ---- once per process: cubins in the driver, constants on devices ---- */
 
+enum { EVERYWHERE = -1 };
+
 struct loaded {
     struct loaded *next;
     uint8_t sha256[32];
     unsigned epoch;
-    int ordinal; /* of a constant */
+    int ordinal; /* of a constant; EVERYWHERE for a cubin */
+    int is_loaded;
     union {
         cuda_library library;
         cuda_address address;
     } what;
 };
 
-static struct loaded *libraries, *constants;
+static struct loaded *first_loaded;
 
-static struct loaded *look_up(struct loaded *list, const uint8_t sha256[32], int ordinal)
+/* The entry of a blob, a new one if there is none; NULL if memory is exhausted. */
+static struct loaded *entry_of(const uint8_t sha256[32], int ordinal)
 {
-    for (; list; list = list->next)
-        if (list->epoch == current_epoch() && list->ordinal == ordinal &&
-            !memcmp(list->sha256, sha256, sizeof list->sha256))
-            return list;
-    return NULL;
-}
-
-/* Create an entry before loading its object, so that nothing is loaded without an entry. */
-static struct loaded *new_entry(const uint8_t sha256[32], int ordinal)
-{
-    struct loaded *entry = calloc(1, sizeof *entry);
-    if (entry) {
-        memcpy(entry->sha256, sha256, sizeof entry->sha256);
-        entry->epoch = current_epoch();
-        entry->ordinal = ordinal;
-    }
-    return entry;
-}
-
-/* Entries of an earlier epoch are never looked up again. */
-static void keep(struct loaded **list, struct loaded *entry)
-{
-    while (*list && (*list)->epoch != current_epoch()) {
-        struct loaded *old = *list;
-        *list = old->next;
-        free(old);
-    }
-    entry->next = *list;
-    *list = entry;
+    struct loaded *entry = first_loaded;
+    for (; entry; entry = entry->next)
+        if (entry->epoch == current_epoch() && entry->ordinal == ordinal &&
+            !memcmp(entry->sha256, sha256, sizeof entry->sha256))
+            return entry;
+    entry = calloc(1, sizeof *entry);
+    if (!entry)
+        return NULL;
+    memcpy(entry->sha256, sha256, sizeof entry->sha256);
+    entry->epoch = current_epoch();
+    entry->ordinal = ordinal;
+    entry->next = first_loaded;
+    return first_loaded = entry;
 }
 
 /* ---- which GPUs can run a plan ---- */
@@ -159,23 +144,19 @@ static int check_device(const pallasc_plan *plan, const struct device *device)
 static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin, const char *what,
                        cuda_library *library)
 {
-    const uint8_t *sha256 = plan->blobs[cubin->blob].sha256;
-    struct loaded *entry = look_up(libraries, sha256, -1);
-    if (!entry) {
-        entry = new_entry(sha256, -1);
-        if (!entry)
-            return fail_host_memory();
+    struct loaded *entry = entry_of(plan->blobs[cubin->blob].sha256, EVERYWHERE);
+    if (!entry)
+        return fail_host_memory();
+    if (!entry->is_loaded) {
         struct entered entered = {0, 0, 0};
         int status = leave_captures_alone(&entered);
         if (!status)
             status = CALL(what, cuLibraryLoadData, &entry->what.library,
                           plan->found[cubin->blob], NULL, NULL, 0, NULL, NULL, 0);
         leave(&entered);
-        if (status) {
-            free(entry);
+        if (status)
             return status;
-        }
-        keep(&libraries, entry);
+        entry->is_loaded = 1;
     }
     *library = entry->what.library;
     return PALLASC_OK;
@@ -342,29 +323,23 @@ static int copy_constant(const pallasc_plan *plan, uint32_t number, const struct
 static int get_constant(const pallasc_plan *plan, uint32_t number, struct device *device,
                         cuda_address *address)
 {
-    const uint8_t *sha256 = plan->blobs[number].sha256;
-    struct loaded *entry = look_up(constants, sha256, device->ordinal);
-    if (entry) {
-        *address = entry->what.address;
-        return PALLASC_OK;
-    }
-    int status = own_stream(device);
-    if (status)
-        return status;
-    entry = new_entry(sha256, device->ordinal);
+    struct loaded *entry = entry_of(plan->blobs[number].sha256, device->ordinal);
     if (!entry)
         return fail_host_memory();
-    struct entered entered;
-    status = enter_quietly(&entered, device);
-    if (!status)
-        status = copy_constant(plan, number, device, address);
-    leave(&entered);
-    if (status) {
-        free(entry);
-        return status;
+    if (!entry->is_loaded) {
+        struct entered entered;
+        int status = own_stream(device);
+        if (status)
+            return status;
+        status = enter_quietly(&entered, device);
+        if (!status)
+            status = copy_constant(plan, number, device, &entry->what.address);
+        leave(&entered);
+        if (status)
+            return status;
+        entry->is_loaded = 1;
     }
-    entry->what.address = *address;
-    keep(&constants, entry);
+    *address = entry->what.address;
     return PALLASC_OK;
 }
 
@@ -376,8 +351,6 @@ static void free_state(struct device_state *state)
         return;
     free(state->functions);
     free(state->constants);
-    free(state->encoded);
-    free(state->map_addresses);
     free(state);
 }
 
@@ -397,9 +370,7 @@ static struct device_state *new_state(const pallasc_plan *plan, const struct dev
     state->context = device->context;
     state->functions = calloc(plan->count[FLAT_LAUNCHES] + 1ul, sizeof *state->functions);
     state->constants = calloc(plan->count[FLAT_BUFFERS] + 1ul, sizeof *state->constants);
-    state->map_addresses = calloc(plan->count[FLAT_MAPS] + 1ul, sizeof *state->map_addresses);
-    state->encoded = aligned_alloc(VALUE_ALIGNMENT, plan->template_bytes + VALUE_ALIGNMENT);
-    if (!state->functions || !state->constants || !state->map_addresses || !state->encoded) {
+    if (!state->functions || !state->constants) {
         free_state(state);
         return NULL;
     }

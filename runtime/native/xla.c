@@ -24,7 +24,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver.h"
 #include "plan.h"
 #include "xla_ffi.h"
 
@@ -45,7 +44,7 @@ struct instance {
 
 /* Finds a blob of a variant as pallasc_find does; NULL: nothing is found. If the blob's bundle is
  * damaged, it returns PALLASC_ERROR_CORRUPT, and the data are the message. The data are copied
- * before this thread's next call; a call without a kernel means that they are no longer needed. */
+ * before this thread's next call. */
 typedef int (*find_function)(const char *kernel, const char *variant, const char *sha256,
                              const void **data, size_t *size);
 
@@ -59,7 +58,6 @@ PALLASC_API void pallasc_xla_find_with(find_function find)
 struct search {
     const char *kernel;
     char variant[2048];
-    int has_asked;
     char damage[1024]; /* message on a damaged provider of a blob; "": none */
 };
 
@@ -69,18 +67,10 @@ static int find_in(void *context, const char *sha256, const void **data, size_t 
     find_function find = atomic_load(&find_blob);
     if (!find)
         return PALLASC_ERROR_NOT_FOUND;
-    search->has_asked = 1;
     int status = find(search->kernel, search->variant, sha256, data, size);
     if (status == PALLASC_ERROR_CORRUPT && *data)
         snprintf(search->damage, sizeof search->damage, "%.*s", (int)*size, (const char *)*data);
     return status;
-}
-
-static void end_search(const struct search *search)
-{
-    find_function find = atomic_load(&find_blob);
-    if (search->has_asked && find)
-        find(NULL, NULL, NULL, NULL, NULL);
 }
 
 /* ---- errors ---- */
@@ -224,7 +214,6 @@ static int measure(struct instance *self)
 
 static int open_plans(struct instance *self, const ffi_attributes *plans)
 {
-    int is_damaged = 0;
     for (int64_t n = 0; n < plans->size; n++) {
         const ffi_span *data = plans->values[n];
         if (plans->types[n] != FFI_IS_STRING)
@@ -237,19 +226,17 @@ static int open_plans(struct instance *self, const ffi_attributes *plans)
                      key->data + KEY_DIGITS);
         pallasc_plan **plan = &self->plans[self->count];
         int status = pallasc_open(data->data, data->size, find_in, &search, plan);
-        end_search(&search);
-        is_damaged |= status == PALLASC_ERROR_NOT_FOUND && *search.damage;
+        if (status == PALLASC_ERROR_NOT_FOUND && *search.damage)
+            return fail(PALLASC_ERROR_CORRUPT, "Install or copy that bundle again.",
+                        "the program names %s by digest, and the bundle that has its cubins is "
+                        "damaged: %s", self->kernel, search.damage);
         if (status == PALLASC_ERROR_NOT_FOUND)
-            add_reason(self->absent, *search.damage ? search.damage : pallasc_last_error());
+            add_reason(self->absent, pallasc_last_error());
         else if (status)
             return fail(status, NULL, "%s: %s", self->kernel, pallasc_last_error());
         else
             self->count++;
     }
-    if (!self->count && is_damaged)
-        return fail(PALLASC_ERROR_CORRUPT, NULL,
-                    "the program names %s by digest, and the bundle that has its cubins is "
-                    "damaged:%s\nInstall or copy that bundle again.", self->kernel, self->absent);
     if (!self->count)
         return fail(PALLASC_ERROR_NOT_FOUND, NULL,
                     "the program names %s by digest, and no open bundle has its cubins:%s\n"
@@ -400,53 +387,45 @@ static int check_buffers(const ffi_call *call, const struct instance *self)
     return PALLASC_OK;
 }
 
-/* An input that is updated in place has the memory of its result, as the program's alias promises.
- * Without an alias, the result is uninitialized memory. */
-static int check_aliases(const ffi_call *call, const struct instance *self)
-{
-    for (size_t n = 0; self->updated && n < self->inputs; n++) {
-        if (self->places[n] < 0)
-            continue;
-        const ffi_buffer *argument = call->arguments.values[n];
-        const ffi_buffer *result = call->results.values[self->places[n]];
-        pallasc_array array;
-        pallasc_buffer(self->plans[0], n, &array);
-        if (array.bytes && argument->data != result->data)
-            return fail(PALLASC_ERROR_ARGUMENT, NULL,
-                        "%s: %s is updated in place, and the program gives its result other "
-                        "memory.", self->kernel, array.path);
-    }
-    return PALLASC_OK;
-}
-
-/* Lists the addresses of a launch; returns the address of the memory for temporaries. */
-static void *list_buffers(const ffi_call *call, const struct instance *self, void **buffers)
+/* Lists the addresses of a launch, the memory for temporaries last. An input that is updated in place
+ * has the memory of its result, as the program's alias promises. Without an alias, the result is
+ * uninitialized memory. */
+static int list_buffers(const ffi_call *call, const struct instance *self, void **buffers)
 {
     size_t count = self->inputs + self->results;
+    pallasc_array array;
     for (size_t n = 0; n < count; n++) {
         int place = self->places[n];
         const ffi_buffer *buffer =
             place < 0 ? call->arguments.values[-1 - place] : call->results.values[place];
+        const ffi_buffer *argument = n < self->inputs ? call->arguments.values[n] : buffer;
         buffers[n] = buffer->data;
+        if (!pallasc_buffer(self->plans[0], n, &array) && array.bytes &&
+            argument->data != buffer->data)
+            return fail(PALLASC_ERROR_ARGUMENT, NULL,
+                        "%s: %s is updated in place, and the program gives its result other "
+                        "memory.", self->kernel, array.path);
     }
-    if (!self->workspace_bytes)
-        return NULL;
-    return ((ffi_buffer *)call->results.values[self->updated + self->results])->data;
+    buffers[count] = NULL;
+    if (self->workspace_bytes)
+        buffers[count] = ((ffi_buffer *)call->results.values[self->updated + self->results])->data;
+    return PALLASC_OK;
 }
 
 static int launch(const ffi_call *call, struct instance *self, int device, void *stream)
 {
     pallasc_plan *plan;
-    void *buffers[FLAT_MOST_ARRAYS];
+    void *buffers[FLAT_MOST_ARRAYS + 1];
+    size_t count = self->inputs + self->results;
     int status = PALLASC_OK;
     if (!atomic_load_explicit(&self->is_checked, memory_order_relaxed)) {
         status = check_buffers(call, self);
         atomic_store_explicit(&self->is_checked, !status, memory_order_relaxed);
     }
-    if (status || (status = check_aliases(call, self)) || (status = choose(self, device, &plan)))
+    if (status || (status = list_buffers(call, self, buffers)) ||
+        (status = choose(self, device, &plan)))
         return status;
-    void *workspace = list_buffers(call, self, buffers);
-    return pallasc_launch(plan, device, buffers, self->inputs + self->results, workspace, stream);
+    return pallasc_launch(plan, device, buffers, count, buffers[count], stream);
 }
 
 /* Lists the GPUs whose primary context is active in this process; returns their number, 0 if there

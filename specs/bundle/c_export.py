@@ -41,10 +41,10 @@ from pallasc.specs.user_files import replace_folder
 DEFAULT_MOST_BYTES = 4 << 30
 
 LIBRARY_SOURCES = (
-    *("cubin.c", "cuda_abi.h", "driver.c", "driver.h", "driver_functions.h", "driver_results.h"),
+    *("cubin.c", "driver.c", "driver.h", "driver_functions.h", "driver_results.h"),
     *("errors.c", "errors.h", "export/kernels.c", "export/kernels.h", "export/pallasc_tensor.h"),
     *("flat_plan.h", "include/pallasc.h", "launch.c"),
-    *("plan.c", "plan.h", "prepare.c", "prepare.h", "sha256.c", "sha256.h"),
+    *("plan.c", "plan.h", "prepare.c", "sha256.c"),
 )
 """The C library's sources that programs need; the others are for Python and JAX."""
 

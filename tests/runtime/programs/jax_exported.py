@@ -113,11 +113,11 @@ def versions(*files: str) -> Any:
 
 
 def register_handlers() -> None:
-    """Register what a user does, and handlers for the CPU."""
-    pallasc.register_jax_handlers()
+    """Register what a user does, after handlers for the CPU."""
     if not hasattr(register_handlers, "is_done"):
         host_jax.register()
         vars(register_handlers)["is_done"] = True
+    pallasc.register_jax_handlers()
 
 
 def install(bundle_file: str, devices: str) -> Any:

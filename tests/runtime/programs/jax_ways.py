@@ -75,8 +75,9 @@ def temporaries(driver: Any, a: Any, b: Any) -> None:
     kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 3, 2), temporaries=[512]))
     function = jax.jit(lambda x, y: kernel(x, y))
     assert "-> (tensor<4x64xf32>, tensor<512xui8>)" in function.lower(a, b).as_text()
+    before = driver.count("cuMemAllocAsync")
     assert first(function(a, b)) == 3
-    assert driver.count("cuMemAllocAsync") == 0
+    assert driver.count("cuMemAllocAsync") == before
 
 
 @functools.partial(
@@ -185,7 +186,7 @@ def refusals(kernel: Any, a: Any, b: Any) -> None:
     refused("made: a is a ndarray among JAX arrays.", lambda: kernel(np.asarray(a), b))
     shape = "made: a has shape [2, 64], and the kernel takes f32[4, 64]."
     refused(shape, lambda: kernel(a[:2], b))
-    integers = "made has no variant for i32[4, 64], f32[4, 64]."
+    integers = "made: a has dtype i32, and the kernel takes f32[4, 64]."
     refused(integers, lambda: jax.jit(lambda x: kernel(x.astype(jnp.int32), b))(a))
     none = "made has no derivative."
     refused(none, lambda: jax.grad(lambda x: kernel(x, b)[0].sum())(a))

@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_abi.h"
+#include "plan.h"
 #include "mutate.h"
-#include "sha256.h"
 
 enum { DEVICES = 8, MOST_ALLOCATIONS = 1 << 14, LARGE = 4096 };
 
@@ -224,6 +223,7 @@ static int cuCtxPushCurrent(cuda_context context) { return context == NULL; }
 static int cuCtxPopCurrent(cuda_context *context) { *context = NULL; return 0; }
 static int cuThreadExchangeStreamCaptureMode(int *mode) { *mode = 0; return 0; }
 static int cuStreamCreate(cuda_stream *stream, unsigned flags) { *stream = (cuda_stream)&streams; return flags > 1; }
+static int cuEventRecord(void *event, cuda_stream stream) { (void)event; (void)stream; return 0; }
 static int cuStreamSynchronize(cuda_stream stream) { return stream == NULL; }
 static int cuKernelGetAttribute(int *value, int attribute, cuda_kernel kernel, int device) { *value = attribute * device; return kernel == NULL; }
 static int cuKernelSetAttribute(int attribute, int value, cuda_kernel kernel, int device) { return !kernel || !attribute || value < 0 || device < 0; }
@@ -337,15 +337,6 @@ static int cuTensorMapEncodeIm2col(void *map, int type, uint32_t rank, void *add
     touch(upper, (rank - 2) * sizeof *upper);
     return encode(map, address, rank, dims, strides, element_strides) || type > 9 || !channels ||
            !pixels || interleave > 2 || swizzle > 3 || promotion > 3 || fill > 1;
-}
-
-static int cuTensorMapReplaceAddress(void *map, void *address)
-{
-    if ((uintptr_t)map % 64 || ((unsigned char *)map)[FLAT_MAP_BYTES - 1] != 0xa5)
-        wrong("%p is no tensor map", map);
-    memcpy(map, &address, sizeof address);
-    maps++;
-    return 0;
 }
 
 static int cuMemAlloc(cuda_address *address, size_t bytes)

@@ -62,9 +62,9 @@ SHOWN int exchange_stream(int32_t kind, int32_t device, void **stream)
 }
 
 SHOWN int plan_launch(const void *plan, int device, void *const *buffers, size_t count,
-                      void *workspace, void *stream)
+                      void *workspace, void *stream, void *event)
 {
-    if (logged_count == MOST_LOGGED || count > MOST_ARRAYS || !plan || device < 0)
+    if (logged_count == MOST_LOGGED || count > MOST_ARRAYS || !plan || device < 0 || event)
         wrong("a launch has odd arguments");
     struct asked *own = &logged[logged_count++];
     own->stream = (uintptr_t)stream;
