@@ -6,7 +6,7 @@ allocates it too, and captured launches do not outlive it. The handlers are in `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.calls.match import Call, Variants
 from pallasc.runtime.device.streams import lay_out
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
-from pallasc.specs.arrays import array_text, parse_dtype
+from pallasc.runtime.matching.candidates import ArrayType, array_type, has_params
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import MISSING, unflatten
 from pallasc.specs.spelling import an
@@ -163,17 +163,8 @@ def _batched(
         array if has_batch else jnp.broadcast_to(array, (axis_size, *array.shape))
         for array, has_batch in zip(arrays, in_batched, strict=True)
     ]
-    taken = next(
-        (own for own in (arrays, repeated) if tuple(types_of(batched, own)) in batched.types), None
-    )
-    if taken is None:
-        shapes = ", ".join(str(list(array.shape)) for array in repeated)
-        raise ArgumentError(
-            f"{name} has no variant for a batch of {axis_size} under jax.vmap: arrays of the "
-            f"shapes {shapes}.",
-            hint="Compile a variant for them, or use jax.lax.map.",
-        )
-    results = call(batched, taken)
+    fits = tuple(types_of(batched, arrays)) in batched.types
+    results = call(batched, arrays if fits else repeated)
     single = [
         (short_dtype(array.dtype), tuple(array.shape)[1 if own else 0 :])
         for array, own in zip(arrays, in_batched, strict=True)
@@ -227,39 +218,18 @@ def batched_form_of(kernel: Variants) -> Variants | None:
 def like(kernel: Variants, other: Variants) -> Variants:
     """Return a kernel's variants that match a call of another kernel.
 
-    The result is `is_by_digest` if either kernel is. If all variants of the other kernel share a
-    matrix parameter, variants with it are preferred among those for the same arrays and target: a
-    caller who chose a parameter for the call cannot choose it for the substitute kernel.
+    The result is `is_by_digest` if either kernel is. Matrix parameters that the caller chose for
+    the other kernel are chosen here too, if a variant has them.
     """
-    first, *rest = other.variants
-    shared = [
-        {name: value}
-        for name, value in first.params.items()
-        if all(has_params(own, {name: value}) for own in rest)
-    ]
-    groups: dict[object, list[Candidate]] = {}
-    for own in kernel.variants:
-        groups.setdefault((own.arrays, own.target), []).append(own)
-    taken = {id(own) for group in groups.values() for own in _narrowed(group, shared)}
+    variants, given = kernel.variants, {}
+    for name, value in other.selector.given.items():
+        chosen = tuple(own for own in variants if has_params(own, {name: value}))
+        if chosen:
+            variants, given[name] = chosen, value
     is_by_digest = kernel.is_by_digest or other.is_by_digest
-    if len(taken) == len(kernel.variants) and is_by_digest == kernel.is_by_digest:
+    if variants == kernel.variants and is_by_digest == kernel.is_by_digest:
         return kernel
-    variants = [own for own in kernel.variants if id(own) in taken]
-    given = {
-        name: value
-        for name, value in other.selector.given.items()
-        if all(has_params(own, {name: value}) for own in variants)
-    }
     return kernel.of(variants, given=given, is_by_digest=is_by_digest)
-
-
-def _narrowed(
-    candidates: Sequence[Candidate], filters: Iterable[Mapping[str, object]]
-) -> Sequence[Candidate]:
-    """Apply in turn each filter that at least one candidate passes."""
-    for params in filters:
-        candidates = [own for own in candidates if has_params(own, params)] or candidates
-    return candidates
 
 
 # ---- derivatives
@@ -304,17 +274,7 @@ def _by_function(kernel: Variants, backward: Any, residuals: Any, cotangents: An
     """Return the gradients from a user's function, which is written as for `jax.custom_vjp`."""
     arrays, results = residuals
     tree = kernel.signature_for(types_of(kernel, arrays)).output_tree
-    own = arrays, unflatten(tree, results)
-    gradients = backward(own, unflatten(tree, cotangents))
-    if not isinstance(gradients, tuple | list) or len(gradients) != len(arrays):
-        is_tuple = isinstance(gradients, tuple | list)
-        found = str(len(gradients)) if is_tuple else an(type(gradients).__name__)
-        raise ArgumentError(
-            f"the backward function of {kernel.name} must give {len(arrays)} gradients, one for "
-            f"each array, and gives {found}.",
-            hint="Return a tuple with a gradient for each array, None where there is none.",
-        )
-    return _checked(kernel, arrays, gradients)
+    return backward((arrays, unflatten(tree, results)), unflatten(tree, cotangents))
 
 
 def _by_kernel(
@@ -345,28 +305,7 @@ def _by_kernel(
             hint="Pass defvjp a function that returns a gradient, or None, for each array.",
         )
     found = dict(zip(places, gradients, strict=True))
-    return _checked(kernel, arrays, [found.get(n) for n in range(len(arrays))])
-
-
-def _checked(kernel: Variants, arrays: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...]:
-    """Check that gradients have the types of their arrays; JAX's own message would be less clear.
-
-    Raises:
-        ArgumentError: a gradient has another type.
-    """
-    bindings = kernel.signature_for(types_of(kernel, arrays)).inputs
-    for binding, array, gradient in zip(bindings, arrays, gradients, strict=True):
-        if gradient is None:
-            continue
-        own, other = ((x.dtype, tuple(x.shape)) for x in (array, gradient))
-        if own != other:
-            raise ArgumentError(
-                f"{kernel.name}: the gradient of {binding.path} is "
-                f"{array_text(short_dtype(other[0]), other[1])}, and {binding.path} is "
-                f"{array_text(short_dtype(own[0]), own[1])}.",
-                hint="Convert it in a function that is passed to defvjp.",
-            )
-    return tuple(gradients)
+    return tuple(found.get(n) for n in range(len(arrays)))
 
 
 def _has_derivative(dtype: Any) -> bool:

@@ -29,6 +29,7 @@ from pallasc.runtime.matching.candidates import (
 from pallasc.runtime.matching.padding import Padding, Prepared, smallest
 from pallasc.runtime.matching.selection import (
     arch_refusal,
+    cut,
     may_run,
     no_variant_for,
     no_variant_with,
@@ -508,8 +509,6 @@ def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | N
 K = TypeVar("K", bound=Variants)
 """The class of a kernel."""
 
-_MOST_SHOWN = 5
-
 
 @dataclass(frozen=True, slots=True)
 class _Fitting(Generic[K]):
@@ -619,12 +618,9 @@ class Forms(Generic[K]):
         if len(messages) == 1:
             hints = {error.hint for _, error in reasons}
             return ArgumentError(messages.pop(), hint=hints.pop() if len(hints) == 1 else None)
-        lines = [f"\n  {_example(kernel)}: {error.message}" for kernel, error in reasons]
-        more = len(lines) - _MOST_SHOWN
-        rest = f"\n  … and {more} more" if more > 0 else ""
-        return ArgumentError(
-            f"no variant of {self._name} takes these arguments:{''.join(lines[:_MOST_SHOWN])}{rest}"
-        )
+        lines = cut([f"{_example(kernel)}: {error.message}" for kernel, error in reasons])
+        listed = "".join(f"\n  {line}" for line in lines)
+        return ArgumentError(f"no variant of {self._name} takes these arguments:{listed}")
 
 
 def _parameters(kernels: Sequence[Variants]) -> list[str]:

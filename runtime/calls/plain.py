@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pallasc.errors import CorruptError, DeviceError, DriverError
 from pallasc.runtime.device.devices import (
@@ -140,13 +140,6 @@ class PlainSteps:
 # ---- loading
 
 
-class Library(NamedTuple):
-    """A cubin loaded into the driver: its parsed metadata, and the driver's handle."""
-
-    cubin: Cubin
-    handle: Any
-
-
 def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: Device) -> Any:
     """Load a launch's function on a device and set its shared-memory limit.
 
@@ -156,11 +149,11 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
     """
     what = f"kernel {launch.kernel} cannot be loaded on {device}"
     with state.lock:
-        library = _library(driver, artifact, launch.cubin, what)
-        own = library.cubin.kernel(launch.kernel)
+        cubin, library = _library(driver, artifact, launch.cubin, what)
+        own = cubin.kernel(launch.kernel)
         launch.check_parameters([parameter.size for parameter in own.parameters], "its cubin")
         name = launch.kernel.encode()
-        kernel = driver.call("cuLibraryGetKernel", library.handle, name, what=what)
+        kernel = driver.call("cuLibraryGetKernel", library, name, what=what)
         _check_driver_parameters(driver, kernel, launch, what)
         with active(device), outside_captures(driver):
             _allow(driver, kernel, launch, device, own, what)
@@ -174,14 +167,15 @@ def ready_function(driver: Driver, artifact: Artifact, launch: Launch, device: D
         return function
 
 
-def _library(driver: Driver, artifact: Artifact, digest: str, what: str) -> Library:
-    libraries: dict[str, Library] = state.libraries
+def _library(driver: Driver, artifact: Artifact, digest: str, what: str) -> tuple[Cubin, Any]:
+    """Return a cubin's parsed metadata, and the driver's handle of it."""
+    libraries: dict[str, tuple[Cubin, Any]] = state.libraries
     if digest not in libraries:
         data = artifact.blob(digest)
         with outside_captures(driver):
             handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
-        libraries[digest] = Library(parse_cubin(data), handle)
-    libraries[digest].cubin.check_arch(str(artifact.target.get("arch")))
+        libraries[digest] = parse_cubin(data), handle
+    libraries[digest][0].check_arch(str(artifact.target.get("arch")))
     return libraries[digest]
 
 

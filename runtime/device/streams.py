@@ -21,7 +21,6 @@ from pallasc.runtime.device.devices import (
     Device,
     Driver,
     active,
-    current_device,
     is_capturing,
     is_legacy_blocked,
     outside_captures,
@@ -92,20 +91,11 @@ def check_stream(stream: int, device: Device) -> None:
     if isinstance(context, tuple):  # from CUDA 12.5 on: (context, green context)
         context = context[0]
     if int(context) != int(device.context):
-        is_here = _context_device(driver, context) == device.ordinal
         raise ArgumentError(
-            f"stream {stream:#x} belongs to a different {'context' if is_here else 'device'} "
-            f"than the arrays, which are on {device}.",
-            hint=PRIMARY_CONTEXT if is_here else "Pass a stream of that device, or none.",
+            f"stream {stream:#x} belongs to a different device or context than the arrays, which "
+            f"are on {device}.",
+            hint="Pass a stream of that device's primary context, or none.",
         )
-
-
-def _context_device(driver: Driver, context: Any) -> int:
-    driver.bindings.cuCtxPushCurrent(context)
-    try:
-        return current_device()
-    finally:
-        driver.bindings.cuCtxPopCurrent()
 
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
@@ -189,9 +179,7 @@ def default_tail(device: Device) -> Tail:
     tail = state.default_tails.get(device.ordinal)
     if tail is None:
         with state.lock:
-            tail = state.default_tails.setdefault(
-                device.ordinal, _tail(device, _DEFAULT_NUMBER)
-            )
+            tail = state.default_tails.setdefault(device.ordinal, _tail(device, _DEFAULT_NUMBER))
     return tail
 
 
@@ -251,12 +239,12 @@ def wait_for_tails(device: Device, stream: int, tails: Collection[Tail]) -> None
 
 def _unfinished(tails: Iterable[Tail]) -> list[Tail]:
     """Return the tails whose work may not have finished; all are of one device."""
-    return [tail for tail in tails if not _is_finished(tail)]
-
-
-def _is_finished(tail: Tail) -> bool:
-    with active(tail.device) as driver, outside_captures(driver):
-        return int(driver.bindings.cuEventQuery(tail.event)[0]) == _SUCCESS
+    found = list(tails)
+    if not found:
+        return found
+    with active(found[0].device) as driver, outside_captures(driver):
+        ask = driver.bindings.cuEventQuery
+        return [tail for tail in found if int(ask(tail.event)[0]) != _SUCCESS]
 
 
 class Uses:

@@ -771,9 +771,8 @@ static PyObject *fall_back(front *self, PyObject *const *args, Py_ssize_t count,
     PyObject *passed = PyTuple_New(count), *keywords = named ? PyDict_New() : NULL, *done = NULL;
     if (!passed || (named && !keywords))
         goto end;
-    for (Py_ssize_t n = 0; n < count; n++) {
+    for (Py_ssize_t n = 0; n < count; n++)
         PyTuple_SetItem(passed, n, Py_NewRef(args[n]));
-    }
     for (Py_ssize_t n = 0; n < named; n++)
         if (PyDict_SetItem(keywords, PyTuple_GetItem(names, n), args[count + n]))
             goto end;

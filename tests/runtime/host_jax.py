@@ -16,10 +16,7 @@ _SOURCE = Path(__file__).parent / "native" / "host_xla.c"
 
 
 def register() -> None:
-    """Let JAX run kernels on the CPU, in a process that finds the stand-in driver.
-
-    It comes before `register_jax_handlers`: XLA knows the handlers' type by the first platform.
-    """
+    """Let JAX run kernels on the CPU, in a process that finds the stand-in driver."""
     import jax.ffi
 
     flags = (*native_build.FLAGS, f"-I{native_build.SOURCES}")

@@ -251,9 +251,6 @@ FAULTS: dict[str, Callable[[World], Any]] = {
     ),
     "interface_with_a_wrong_field": lambda w: w.kernel()(_foreign(data=4096), w.tensor()),
     "interface_without_a_shape": lambda w: w.kernel()(_foreign(shape=None), w.tensor()),
-    "interface_with_stream_zero": lambda w: w.kernel()(
-        _foreign(data=(w.tensor().pointer, False), stream=0), w.tensor()
-    ),
     "dlpack_of_a_later_version": lambda w: w.kernel()(
         foreign.DlpackArray(w.tensor(), version=(2, 0)), w.tensor()
     ),

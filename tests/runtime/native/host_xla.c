@@ -1,8 +1,8 @@
 /* pallasc's handlers on XLA's platform of the CPU, for tests of JAX without a GPU.
  *
  * Buffers are copied to memory of the stand-in driver, which lies in this process, and results back.
- * All else is the handlers' for GPUs: they are asked through an interface of XLA whose device is 0
- * and whose stream is the default one. */
+ * All else is the handlers' for GPUs: they are asked through an interface of XLA whose device is 0,
+ * whose stream is the default one, and whose states are of a type for this platform. */
 #define _GNU_SOURCE
 #include "xla_ffi.h"
 
@@ -15,6 +15,38 @@
 enum { MOST = 64, MOST_BITS = 128 };
 
 SHOWN ffi_handler *host_instantiate_by, *host_execute_by;
+
+static const ffi_api *xla;
+static ffi_type_id type;
+
+static void leave(void *state)
+{
+    (void)state; /* the process ends soon */
+}
+
+static ffi_error *describe(ffi_metadata *metadata)
+{
+    static const char name[] = "pallasc_call_host";
+    static const ffi_type_info info = {sizeof info, NULL, leave};
+    ffi_type_args args = {sizeof args, NULL, {name, sizeof name - 1}, &type, &info};
+    ffi_error *error = type.number ? NULL : xla->register_type(&args);
+    metadata->version.major = FFI_MAJOR;
+    metadata->version.minor = FFI_MINOR;
+    metadata->state = type;
+    return error;
+}
+
+static ffi_error *set_state(ffi_state_args *args)
+{
+    args->id = &type;
+    return xla->set_state(args);
+}
+
+static ffi_error *get_state(ffi_state_args *args)
+{
+    args->id = &type;
+    return xla->get_state(args);
+}
 
 static ffi_error *device_ordinal(ffi_ordinal_args *args)
 {
@@ -92,9 +124,36 @@ static void take(ffi_buffers *to, const ffi_buffers *from, ffi_buffer *buffers, 
     }
 }
 
+/* Returns true if XLA asked what the handler is. */
+static int is_query(ffi_call *call, ffi_error **error)
+{
+    xla = call->api;
+    *error = NULL;
+    if (call->extensions && call->extensions->type == FFI_METADATA)
+        *error = describe(((ffi_metadata_extension *)call->extensions)->metadata);
+    return call->extensions != NULL;
+}
+
+static ffi_call passed_on(const ffi_call *call, ffi_api *api)
+{
+    ffi_call own = *call;
+    *api = *xla;
+    api->device_ordinal = device_ordinal;
+    api->stream = stream;
+    api->set_state = set_state;
+    api->get_state = get_state;
+    own.api = api;
+    return own;
+}
+
 SHOWN ffi_error *host_instantiate(ffi_call *call)
 {
-    return host_instantiate_by(call);
+    ffi_error *error;
+    ffi_api api;
+    if (is_query(call, &error))
+        return error;
+    ffi_call own = passed_on(call, &api);
+    return host_instantiate_by(&own);
 }
 
 SHOWN ffi_error *host_execute(ffi_call *call)
@@ -103,19 +162,17 @@ SHOWN ffi_error *host_execute(ffi_call *call)
     ffi_buffer buffers[2][MOST];
     void *values[2][MOST], *context;
     int count = 0;
-    if (call->extensions)
-        return host_execute_by(call);
+    ffi_error *error;
+    ffi_api api;
+    if (is_query(call, &error))
+        return error;
     ((int (*)(unsigned))driver("cuInit"))(0);
     ((int (*)(void **, int))driver("cuDevicePrimaryCtxRetain"))(&context, 0);
     ((int (*)(void *))driver("cuCtxPushCurrent_v2"))(context);
-    ffi_api api = *call->api;
-    ffi_call own = *call;
-    api.device_ordinal = device_ordinal;
-    api.stream = stream;
-    own.api = &api;
+    ffi_call own = passed_on(call, &api);
     take(&own.arguments, &call->arguments, buffers[0], values[0], copies, &count, 0);
     take(&own.results, &call->results, buffers[1], values[1], copies, &count, 1);
-    ffi_error *error = host_execute_by(&own);
+    error = host_execute_by(&own);
     for (int n = 0; n < count; n++) {
         if (copies[n].is_result)
             memcpy(copies[n].host, (void *)(uintptr_t)copies[n].device, copies[n].bytes);

@@ -113,7 +113,7 @@ def versions(*files: str) -> Any:
 
 
 def register_handlers() -> None:
-    """Register what a user does, after handlers for the CPU."""
+    """Register what a user does, and handlers for the CPU."""
     if not hasattr(register_handlers, "is_done"):
         host_jax.register()
         vars(register_handlers)["is_done"] = True
