@@ -98,12 +98,6 @@ static int check_addresses(const struct call *call)
     return status;
 }
 
-static int not_prepared(const pallasc_plan *plan, int device)
-{
-    return fail(PALLASC_ERROR_ARGUMENT, "Call pallasc_prepare for this device before.",
-                "%s is not prepared on GPU %d.", name_of(plan), device);
-}
-
 static int check_call(const struct call *call, size_t count)
 {
     const pallasc_plan *plan = call->plan;
@@ -256,11 +250,10 @@ PALLASC_API int pallasc_launch_recorded(const pallasc_plan *plan, int device, vo
 int pallasc_launch_recorded(const pallasc_plan *plan, int device, void *const *buffers,
                             size_t count, void *workspace, void *stream, void *event)
 {
-    struct device_state *state = NULL;
-    if (device >= 0 && device < MOST_DEVICES)
-        state = atomic_load_explicit(&plan->devices[device], memory_order_acquire);
-    if (!state || state->epoch != current_epoch())
-        return not_prepared(plan, device);
+    if (!is_prepared(plan, device))
+        return fail(PALLASC_ERROR_ARGUMENT, "Call pallasc_prepare for this device before.",
+                    "%s is not prepared on GPU %d.", name_of(plan), device);
+    struct device_state *state = atomic_load(&plan->devices[device]);
     struct call call = {plan, state, buffers, (uint64_t)(uintptr_t)workspace, stream};
     int status = check_call(&call, count);
     if (status)
