@@ -3,7 +3,7 @@
 It is used if pallasc was installed without a C compiler, or with PALLASC_NATIVE=0. It does what
 `runtime/native/prepare.c` and `launch.c` do, in the same order and with the same messages, but is
 written to be read: each launch prepares its parameters and tensor maps again. So a launch takes 33
-to 42 µs (`bench/launch.py`, "plain"); through C, it takes 0.8 (torch) to 9 µs.
+to 42 µs (`bench/launch.py`, "plain"); through C, it takes 0.7 to 8 µs.
 
 Parameters by value are aligned to 128 bytes, since `CUtensorMap` must be 64-byte aligned (128 in
 the headers of CUDA 13), which objects of cuda.bindings often are not. For the same reason tensor
