@@ -520,7 +520,7 @@ def _interface(array: Any) -> Mapping[str, Any] | None:
         ArgumentError: the array has neither, a field is missing, or the array has a mask.
     """
     try:
-        interface = array.__cuda_array_interface__
+        interface: Mapping[str, Any] = array.__cuda_array_interface__
     except FOREIGN_ERRORS as error:
         if hasattr(array, "__dlpack__"):
             return None

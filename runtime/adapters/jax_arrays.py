@@ -221,7 +221,7 @@ def like(kernel: Variants, other: Variants) -> Variants:
     The result is `is_by_digest` if either kernel is. Matrix parameters that the caller chose for
     the other kernel are chosen here too, if a variant has them.
     """
-    variants, given = kernel.variants, {}
+    variants, given = kernel.variants, dict[str, object]()
     for name, value in other.selector.given.items():
         chosen = tuple(own for own in variants if has_params(own, {name: value}))
         if chosen:

@@ -176,10 +176,10 @@ def number_of(device: Device, stream: int) -> int:
 
 def default_tail(device: Device) -> Tail:
     """Return the tail of a device's default stream, which lives as long as the process."""
-    tail = state.default_tails.get(device.ordinal)
-    if tail is None:
+    if device.ordinal not in state.default_tails:
         with state.lock:
-            tail = state.default_tails.setdefault(device.ordinal, _tail(device, _DEFAULT_NUMBER))
+            state.default_tails.setdefault(device.ordinal, _tail(device, _DEFAULT_NUMBER))
+    tail: Tail = state.default_tails[device.ordinal]
     return tail
 
 

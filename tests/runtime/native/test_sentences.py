@@ -39,7 +39,7 @@ def _by_python(artifact: Artifact, addresses: list[int]) -> None:
 
 
 def _by_c(native: Library, artifact: Artifact, addresses: list[int]) -> None:
-    native.forget()
+    native.functions.pallasc_forget()
     plan = _open(native, artifact)
     plan.prepare(0)
     plan.launch(addresses)
@@ -180,7 +180,7 @@ def test_c_runs_code_where_python_does(
         artifact = made.artifact(made.launch("one", 0), code=bytes(image), arch=arch)
         for here in capabilities:
             runtime.reset()
-            native.forget()
+            native.functions.pallasc_forget()
             runtime.devices(f"{here[0]}.{here[1]}")
             reason, told = arch_refusal(arch, *here), ""
             try:
