@@ -183,7 +183,7 @@ static void launch(pallasc_plan *plan, const unsigned char *data)
     static unsigned used;
     int device = device_for(pallasc_arch(plan));
     struct watched what = {data, buffers, pallasc_buffer_count(plan), NULL,
-                           pallasc_workspace_bytes(plan)};
+                           pallasc_workspace_bytes(plan), 0, NULL};
     watch(&what);
     int status = pallasc_prepare(plan, device);
     count(prepared, status);
