@@ -4,14 +4,12 @@
 call is `cuLaunchKernelEx` of `cuda.bindings`, with parameters, configuration and function ready.
 Arrays are pallasc's own device arrays, objects with `__cuda_array_interface__`, and CUDA tensors of
 torch if torch with CUDA 13 is installed, on a stand-in of the CUDA runtime. `plain: …` are launches
-without the C library. JAX runs the kernel inside `jit` on the CPU, with the handler in C and with
-the Python callback. The cost of a launch is the difference between programs with many launches and
-with one, per launch.
+without the C library.
 
-Goals for tensors, in raw calls: at most 2 unchecked, 3 checked, and 10 for a torch operator that
-allocates. With 2,048 sets of addresses in turn, a launch takes at most 1.5 times as long as with
-512. A call that allocates takes with `stream=` at most twice as long as without. JAX's handler
-takes at most a fifth of the callback's time. Launches without the C library have no goal.
+Goals for tensors and device arrays, in raw calls: at most 2 unchecked, 3 checked, and 10 for a
+torch operator that allocates. With 2,048 sets of addresses in turn, a launch takes at most 1.5
+times as long as with 512. A call that allocates takes with `stream=` at most twice as long as
+without. Launches without the C library have no goal.
 """
 
 import functools
@@ -35,22 +33,20 @@ sys.path.append(str(TESTS))
 
 REPEATS = 150
 ADDRESS_SETS = (512, 2048)
-LAUNCHES = 33
-"""Number of launches in JAX's longer program."""
 TEXT = "f32[4, 64]"
 GOALS = {
+    "device arrays: unchecked / raw": 2.0,
+    "device arrays: checked / raw": 3.0,
     "torch: unchecked / raw": 2.0,
     "torch: checked / raw": 3.0,
     "torch: operator, allocating / raw": 10.0,
     "torch: 2,048 address sets / 512 address sets": 1.5,
     "torch: allocating, stream given / allocating": 2.0,
-    "JAX: handler / callback": 0.2,
 }
 
 
 def measure(options: Namespace, place: Path) -> Sequence[Figure]:
     """Measure launches in processes that find the stand-in driver."""
-    import native_build
     import standin
     import standin_torch
 
@@ -59,7 +55,6 @@ def measure(options: Namespace, place: Path) -> Sequence[Figure]:
     if standin.compiler() is None:
         raise SystemExit("launch: no C compiler (cc or gcc), so there is no stand-in driver")
     environment = standin.environment(log=False, raw_speed=True)
-    jax = {**environment, "JAX_PLATFORMS": "cpu", "PALLASC_NATIVE": str(native_build.build())}
     kinds = {"device arrays": environment, "__cuda_array_interface__": environment}
     if (reason := standin_torch.why_not()) is None:
         kinds["torch"] = standin_torch.environment(place, log=False, raw_speed=True)
@@ -70,7 +65,7 @@ def measure(options: Namespace, place: Path) -> Sequence[Figure]:
         if extension() is not None:
             figures += one_way(own, kind, options.rounds, f"{kind}: ")
         figures += one_way({**own, "PALLASC_NATIVE": "0"}, kind, options.rounds, f"plain: {kind}: ")
-    return [*figures, *one_way(jax, "jax", options.rounds, "JAX: ")]
+    return figures
 
 
 def one_way(environment: dict[str, str], kind: str, rounds: int, prefix: str) -> list[Figure]:
@@ -86,7 +81,7 @@ def one_way(environment: dict[str, str], kind: str, rounds: int, prefix: str) ->
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     pairs = [(name, "raw") for name in found if name != "raw"]
     pairs += [(f"{count:,} address sets", "512 address sets") for count in ADDRESS_SETS[1:]]
-    pairs += [("allocating, stream given", "allocating"), ("handler", "callback")]
+    pairs.append(("allocating, stream given", "allocating"))
     ratios = {f"{a} / {b}": found[a] / found[b] for a, b in pairs if a in found and b in found}
     return [
         *(Figure(prefix + name, value, "ns") for name, value in found.items()),
@@ -208,35 +203,6 @@ def address_sets(timer: Timer, kind: str, count: int) -> None:
     timer.add(f"{count:,} address sets", work, every=2)
 
 
-def jax_programs(rounds: int) -> dict[str, float]:
-    """Return the cost of one more launch in a program of JAX, by handler and by callback."""
-    import jax
-    import made
-
-    from pallasc.runtime.adapters import jax_handlers
-
-    made.install()
-    timer, array = Timer(rounds), jax.numpy.ones((4, 64), "float32")
-
-    def chain(kernel: Any, launches: int, x: Any) -> Any:
-        for _ in range(launches):
-            x = kernel(x, x, x)
-        return x
-
-    for way in ("handler", "callback"):
-        if way == "callback":
-            jax_handlers.handler = lambda *_: None  # type: ignore[assignment]
-        for launches in (1, LAUNCHES):
-            function = jax.jit(functools.partial(chain, made.kernel(four()), launches))
-            work = functools.partial(lambda f: f(array).block_until_ready(), function)
-            timer.add(f"{way} {launches}", work, every=20 if launches == 1 else 40)
-    found = timer.run()
-    return {
-        way: (found[f"{way} {LAUNCHES}"] - found[f"{way} 1"]) / (LAUNCHES - 1)
-        for way in ("handler", "callback")
-    }
-
-
 def here(kind: str, rounds: int) -> None:
     """Time everything in this process, and print it."""
     from pallasc.runtime.device.devices import get_device, open_driver
@@ -248,9 +214,8 @@ def here(kind: str, rounds: int) -> None:
     # As in every program that has used the GPU before, a context is current.
     open_driver().call("cuCtxSetCurrent", get_device(0).context, what="the context")
     timer = Timer(rounds)
-    if kind != "jax":
-        pointers(timer, kind)
-    print(json.dumps(jax_programs(rounds) if kind == "jax" else timer.run()), flush=True)
+    pointers(timer, kind)
+    print(json.dumps(timer.run()), flush=True)
     os._exit(0)
 
 

@@ -269,11 +269,10 @@ def export_command(
     """Write kernels as sources that CMake builds into a library, without Python or a CUDA toolkit.
 
     The folder contains a flat launch plan for each variant, a header with one function per kernel,
-    and the launcher's sources. Each function selects the variant by the arrays and the GPU. A
-    shared library built from the folder is also a tvm-ffi module. The same variants give the same
-    bytes. The folder is written completely or not at all. For each GPU model and set of arrays, a
-    tuned kernel includes the variant that its tuning table selects, or the default; arrays are not
-    padded.
+    and the launcher's sources. Each function selects the variant by the arrays and the GPU. The
+    same variants give the same bytes. The folder is written completely or not at all. For each GPU
+    model and set of arrays, a tuned kernel includes the variant that its tuning table selects, or
+    the default; arrays are not padded.
 
     Examples:
       pallasc bundle export --c kernels.pallasc -o kernels/

@@ -1,4 +1,4 @@
-"""pallasc's own device arrays, for results if the library of the inputs has no allocator.
+"""Arrays of any other library, and pallasc's own for their results.
 
 Structures and codes follow DLPack 1.0 (`dlpack.h`). Reading a capsule does not consume it: its
 own destructor frees the memory. A capsule created here keeps its array alive until the consumer
@@ -11,17 +11,26 @@ import ctypes
 import math
 import re
 import struct
+import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.device.devices import Device, active, get_device, is_open, outside_captures
-from pallasc.runtime.device.streams import Uses, own_stream, wait_for_moments, work_stream
+from pallasc.runtime.device.devices import (
+    Device,
+    active,
+    device_of,
+    get_device,
+    is_open,
+    outside_captures,
+)
+from pallasc.runtime.device.streams import Uses, own_stream, wait_for_tails, work_stream
 from pallasc.runtime.matching.arrays import (
+    FOREIGN_ERRORS,
     Access,
     Adapter,
     ArrayView,
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
 
 # ---- DLPack capsules
 
-CPU, CUDA, CUDA_MANAGED = 1, 2, 13
+_CPU, _CUDA, _CUDA_MANAGED = 1, 2, 13
 
 _NAME, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
@@ -102,7 +111,7 @@ def read_capsule(capsule: Any, device: int | None, stream: int | None = None) ->
     data, kind, ordinal, layout, shape, strides, offset = _TENSOR.unpack_from(
         _bytes_at(_TENSOR.size)(address)
     )
-    if (None if kind == CPU else ordinal) != device:
+    if (None if kind == _CPU else ordinal) != device:
         place = "the host" if device is None else f"GPU {device}"
         raise ArgumentError(
             f"its DLPack tensor is on device {ordinal} of kind {kind}, but __dlpack_device__ "
@@ -110,7 +119,9 @@ def read_capsule(capsule: Any, device: int | None, stream: int | None = None) ->
         )
     size = 8 * int.from_bytes(layout[:4], "little")
     read = _bytes_at(size)
-    dtype, sizes, own = _layout(layout, read(shape).raw, read(strides).raw if strides else None)
+    dtype, sizes, own = _capsule_layout(
+        layout, read(shape).raw, read(strides).raw if strides else None
+    )
     return ArrayView(data + offset, dtype, sizes, own is None, device, is_writable, stream, own)
 
 
@@ -131,7 +142,7 @@ def _read_head(address: int) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _layout(
+def _capsule_layout(
     layout: bytes, shape: bytes, strides: bytes | None
 ) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
     """Decode the dtype and shape, and the strides if the array is not row-major."""
@@ -154,7 +165,7 @@ def make_capsule(
     sizes = (ctypes.c_int64 * max(1, len(shape)))(*shape)
     managed = _Managed()
     tensor = managed.tensor
-    tensor.data, tensor.device_type, tensor.device_id = pointer, CUDA, device
+    tensor.data, tensor.device_type, tensor.device_id = pointer, _CUDA, device
     tensor.ndim, tensor.shape = len(shape), ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
     code = dlpack_code(dtype)
     if code is None:
@@ -203,18 +214,6 @@ _LETTER = re.compile(r"b(?=ool)|[iufc](?=\d+$)")
 # ---- device arrays
 
 
-class CudaArrayInterface(TypedDict, total=False):
-    """`__cuda_array_interface__`, version 3; the first three fields are always present."""
-
-    data: tuple[int, bool]
-    typestr: str
-    shape: tuple[int, ...]
-    version: int
-    strides: tuple[int, ...] | None
-    stream: int | None
-    mask: object
-
-
 class DeviceArray:
     """A dense row-major array in device memory, freed with the object.
 
@@ -240,8 +239,8 @@ class DeviceArray:
         self.device = device
         self.nbytes = (math.prod(shape) * parse_dtype(dtype).bits + 7) // 8
         what = f"cannot allocate {self.nbytes} bytes for {dtype}{list(shape)} on GPU {device}"
-        self.uses = Uses()
         owner = get_device(device)
+        self.uses = Uses(owner)
         with active(owner) as driver, outside_captures(driver):
             self.pointer = int(driver.call("cuMemAlloc", max(1, self.nbytes), what=what))
         self.view = ArrayView(
@@ -253,7 +252,7 @@ class DeviceArray:
         return f"<DeviceArray {self.dtype}{list(self.shape)} on GPU {self.device}>"
 
     @property
-    def __cuda_array_interface__(self) -> CudaArrayInterface:
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         """The array for other libraries, and a stream that they must wait for.
 
         The stream belongs to pallasc and is never destroyed; None if all work has finished.
@@ -279,12 +278,12 @@ class DeviceArray:
             return None
         device = get_device(self.device)
         stream = own_stream(device)
-        wait_for_moments(device, stream, unfinished)
+        wait_for_tails(device, stream, unfinished)
         return stream
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return DLPack's device type, and the ordinal."""
-        return CUDA, self.device
+        return _CUDA, self.device
 
     def __dlpack__(
         self,
@@ -304,7 +303,7 @@ class DeviceArray:
             raise BufferError(f"{self!r} cannot be copied or moved for export")
         if stream != _NO_SYNCHRONISATION:
             used = self.uses.before(None, writes=True)
-            wait_for_moments(get_device(self.device), stream or _DEFAULT_STREAM, used)
+            wait_for_tails(get_device(self.device), stream or _DEFAULT_STREAM, used)
         return make_capsule(self, self.pointer, self.shape, self.dtype, self.device)
 
     def copy_from(self, array: Any) -> None:
@@ -328,7 +327,7 @@ class DeviceArray:
                 arguments = (self.pointer, source, self.nbytes, stream)
                 driver.call("cuMemcpyHtoDAsync", *arguments, what=what)
                 driver.call("cuStreamSynchronize", stream, what=what)
-            self.uses.settle()
+            self.uses.settle(device)
 
     def to_bytes(self) -> bytes:
         """Return the array's bytes.
@@ -369,8 +368,8 @@ def _free(pointer: int, device: Device, uses: Uses) -> None:
     if is_open(device):
         unfinished = uses.before(None, writes=True)
         with active(device) as driver, outside_captures(driver):
-            for moment in unfinished:
-                driver.bindings.cuEventSynchronize(moment.event)
+            for tail in unfinished:
+                driver.bindings.cuEventSynchronize(tail.event)
             driver.bindings.cuMemFree(pointer)
 
 
@@ -427,6 +426,7 @@ class OwnMemory(Adapter):
             kinds=(kind, DeviceArray),
             describe=_or_device_array(own.describe),
             describe_in_order=_or_device_array(own.describe_in_order),
+            new_in=None,
         )
 
 
@@ -451,3 +451,192 @@ class DeviceArrayAdapter(OwnMemory):
         if not isinstance(array, DeviceArray):
             raise no_array(array)
         return array.view
+
+
+# ---- arrays with `__dlpack__`
+
+# From this version on, a capsule states whether its array is writable.
+_VERSION = (1, 0)
+
+
+class DlpackAdapter(OwnMemory):
+    """Arrays with `__dlpack__`; results are pallasc device arrays."""
+
+    name = "an array with __dlpack__"
+
+    def view(self, array: Any) -> ArrayView:
+        """Return a view of an array through DLPack, without asking the producer to synchronize.
+
+        Raises:
+            ArgumentError: it cannot be exported, or is in memory that kernels cannot reach.
+        """
+        return self._view(array, None)
+
+    def view_in_order(self, array: Any) -> ArrayView:
+        """Return a view of an array through DLPack; the default stream waits for its producer.
+
+        Raises:
+            ArgumentError: it cannot be exported, or is in memory that kernels cannot reach.
+        """
+        return self._view(array, _DEFAULT_STREAM)
+
+    def _view(self, array: Any, stream: int | None) -> ArrayView:
+        try:
+            kind, ordinal = array.__dlpack_device__()
+            where = int(kind), int(ordinal)
+        except FOREIGN_ERRORS as error:
+            raise ArgumentError(f"__dlpack_device__() failed: {_text(error)}.") from error
+        if where[0] not in (_CPU, _CUDA, _CUDA_MANAGED):
+            raise ArgumentError(f"it is on a DLPack device of kind {where[0]}, which is not a GPU.")
+        if where[0] == _CPU:
+            return read_capsule(self._export(array), None)
+        capsule = self._export(array, stream=stream or _NO_SYNCHRONISATION)
+        return read_capsule(capsule, where[1], stream)
+
+    def _export(self, array: Any, **options: Any) -> Any:
+        """Return a capsule, a versioned one if the producer supports it."""
+        try:
+            try:
+                return array.__dlpack__(max_version=_VERSION, **options)
+            except TypeError:
+                return array.__dlpack__(**options)
+        except FOREIGN_ERRORS as error:
+            raise ArgumentError(
+                f"__dlpack__() failed: {_text(error)}.",
+                hint="DLPack takes neither sparse arrays nor arrays that require gradients.",
+            ) from error
+
+
+def _text(error: Exception) -> str:
+    """Return an error's class and the first line of its message."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
+
+
+# ---- arrays with `__cuda_array_interface__`, version 3
+
+# https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+
+_KINDS = {"b": "bool", "i": "i", "u": "u", "f": "f", "c": "c"}
+_FIELDS = ("data", "typestr", "shape")
+
+
+class CudaArrayAdapter(OwnMemory):
+    """Arrays with `__cuda_array_interface__`; results are pallasc device arrays."""
+
+    name = "an array with __cuda_array_interface__"
+
+    def __init__(self) -> None:
+        self._by_dlpack = DlpackAdapter()
+
+    def view(self, array: Any) -> ArrayView:
+        """Return a view of an array, read through the interface.
+
+        Raises:
+            ArgumentError: the interface has a field value that the runtime does not know.
+        """
+        interface = _interface(array)
+        return self._by_dlpack.view(array) if interface is None else _view(interface)
+
+    def view_in_order(self, array: Any) -> ArrayView:
+        """Like `view`, but if an array has only DLPack, the default stream waits for its producer.
+
+        Raises:
+            ArgumentError: as for `view`.
+        """
+        interface = _interface(array)
+        return self._by_dlpack.view_in_order(array) if interface is None else _view(interface)
+
+
+def _interface(array: Any) -> Mapping[str, Any] | None:
+    """Return the interface's fields, None if the array has only DLPack.
+
+    Raises:
+        ArgumentError: the array has neither, a field is missing, or the array has a mask.
+    """
+    try:
+        interface: Mapping[str, Any] = array.__cuda_array_interface__
+    except FOREIGN_ERRORS as error:
+        if hasattr(array, "__dlpack__"):
+            return None
+        raise ArgumentError(f"__cuda_array_interface__ cannot be read: {error}.") from error
+    if type(interface) is not dict and not isinstance(interface, Mapping):
+        raise ArgumentError(
+            f"__cuda_array_interface__ is {an(type(interface).__name__)}, not a mapping."
+        )
+    if interface.get("mask") is not None:
+        raise ArgumentError("an array with a mask cannot be passed: pass a dense copy.")
+    return interface
+
+
+def _view(interface: Mapping[str, Any]) -> ArrayView:
+    """Return the array that the interface's fields describe.
+
+    Raises:
+        ArgumentError: a field is missing, or has a value that the interface does not allow.
+    """
+    try:
+        address, is_read_only = interface["data"]
+        pointer = int(address or 0)
+        strides = interface.get("strides")
+        dtype, shape, own = _interface_layout(
+            interface["typestr"],
+            tuple(interface["shape"]),
+            None if strides is None else tuple(strides),
+        )
+        stream = interface.get("stream")
+        producer = None if stream is None else int(stream)
+        if not 0 <= pointer < 1 << 64 or (not pointer and 0 not in shape):
+            raise ValueError("an address is out of range")
+        if producer is not None and producer < 1:
+            raise ValueError("a stream is out of range")
+    except FOREIGN_ERRORS as error:
+        raise _wrong_field(interface) from error
+    device = device_of(pointer)
+    if device is None:
+        raise ArgumentError(f"no GPU has memory at its address, {pointer:#x}.")
+    return ArrayView(pointer, dtype, shape, own is None, device, not is_read_only, producer, own)
+
+
+def _wrong_field(interface: Mapping[str, object]) -> ArgumentError:
+    missing = next((field for field in _FIELDS if interface.get(field) is None), None)
+    if missing is not None:
+        return ArgumentError(f"__cuda_array_interface__ has no {missing!r}.")
+    listed = ", ".join(
+        f"{field}={interface.get(field)!r}" for field in (*_FIELDS, "strides", "stream")
+    )
+    return ArgumentError(f"__cuda_array_interface__ is invalid: {listed}.")
+
+
+@lru_cache(maxsize=1024)
+def _interface_layout(
+    typestr: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
+) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
+    """Return dtype and shape, and the strides in elements if the array is not row-major.
+
+    Raises:
+        ArgumentError: the interface has no such dtype.
+        TypeError, ValueError: a size is not a number, or is negative.
+    """
+    dtype, unit = read_typestr(typestr)
+    sizes = tuple(size.__index__() for size in shape)
+    if any(size < 0 for size in sizes):
+        raise ValueError("a size is negative")
+    if strides is None or is_row_major(sizes, strides, unit):
+        return dtype, sizes, None
+    return dtype, sizes, tuple(stride // unit for stride in strides)
+
+
+def read_typestr(typestr: str) -> tuple[str, int]:
+    """Return an element's short dtype name and size in bytes: `f32`, 4 for `<f4`.
+
+    Raises:
+        ArgumentError: the interface has no such dtype.
+    """
+    kind, size = _KINDS.get(typestr[1:2]), typestr[2:]
+    is_known = kind is not None and size.isdecimal() and size != "0"
+    if not is_known or typestr[0] == ">" or (kind == "bool" and size != "1"):
+        raise ArgumentError(
+            f"__cuda_array_interface__ has no dtype {typestr!r}.",
+            hint="Pass bf16 and fp8 through DLPack or as arrays of torch or cupy.",
+        )
+    return sys.intern("bool" if kind == "bool" else f"{kind}{8 * int(size)}"), int(size)

@@ -1,32 +1,23 @@
-"""JAX arrays: inside `jit`, a kernel is an instruction in XLA's program.
+"""JAX arrays: inside `jit`, a kernel is an instruction in XLA's program, which calls a C handler.
 
-With pallasc's C library, the instruction calls a C handler (`jax_handlers`), otherwise a Python
-callback. In both cases XLA allocates the results. Memory for temporaries is an extra result that
-nobody reads, so XLA allocates it too, and captured launches do not outlive it.
-
-The callback is called by `jax.experimental.buffer_callback`, which passes XLA's stream and buffers,
-and lets XLA capture its launches into command buffers. Programs with callbacks cannot be
-serialized.
+XLA allocates the results. Memory for temporaries is an extra result that nobody reads, so XLA
+allocates it too, and captured launches do not outlive it. The handlers are in `jax_handlers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pallasc.errors import ArgumentError, PallascError
+from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters import jax_handlers
-from pallasc.runtime.adapters.device_arrays import CPU, read_capsule
-from pallasc.runtime.adapters.numpy_arrays import check_unpacked, short_dtype
-from pallasc.runtime.calls.launch import launch_on_host
+from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.calls.match import Call, Variants
-from pallasc.runtime.device.devices import current_device
 from pallasc.runtime.device.streams import lay_out
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
-from pallasc.specs.arrays import array_text, parse_dtype
+from pallasc.runtime.matching.candidates import ArrayType, array_type, has_params
+from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import MISSING, unflatten
 from pallasc.specs.spelling import an
@@ -172,17 +163,8 @@ def _batched(
         array if has_batch else jnp.broadcast_to(array, (axis_size, *array.shape))
         for array, has_batch in zip(arrays, in_batched, strict=True)
     ]
-    taken = next(
-        (own for own in (arrays, repeated) if tuple(types_of(batched, own)) in batched.types), None
-    )
-    if taken is None:
-        shapes = ", ".join(str(list(array.shape)) for array in repeated)
-        raise ArgumentError(
-            f"{name} has no variant for a batch of {axis_size} under jax.vmap: arrays of the "
-            f"shapes {shapes}.",
-            hint="Compile a variant for them, or use jax.lax.map.",
-        )
-    results = call(batched, taken)
+    fits = tuple(types_of(batched, arrays)) in batched.types
+    results = call(batched, arrays if fits else repeated)
     single = [
         (short_dtype(array.dtype), tuple(array.shape)[1 if own else 0 :])
         for array, own in zip(arrays, in_batched, strict=True)
@@ -236,39 +218,18 @@ def batched_form_of(kernel: Variants) -> Variants | None:
 def like(kernel: Variants, other: Variants) -> Variants:
     """Return a kernel's variants that match a call of another kernel.
 
-    The result is `is_by_digest` if either kernel is. If all variants of the other kernel share a
-    matrix parameter, variants with it are preferred among those for the same arrays and target: a
-    caller who chose a parameter for the call cannot choose it for the substitute kernel.
+    The result is `is_by_digest` if either kernel is. Matrix parameters that the caller chose for
+    the other kernel are chosen here too, if a variant has them.
     """
-    first, *rest = other.variants
-    shared = [
-        {name: value}
-        for name, value in first.params.items()
-        if all(has_params(own, {name: value}) for own in rest)
-    ]
-    groups: dict[object, list[Candidate]] = {}
-    for own in kernel.variants:
-        groups.setdefault((own.arrays, own.target), []).append(own)
-    taken = {id(own) for group in groups.values() for own in _narrowed(group, shared)}
+    variants, given = kernel.variants, dict[str, object]()
+    for name, value in other.selector.given.items():
+        chosen = tuple(own for own in variants if has_params(own, {name: value}))
+        if chosen:
+            variants, given[name] = chosen, value
     is_by_digest = kernel.is_by_digest or other.is_by_digest
-    if len(taken) == len(kernel.variants) and is_by_digest == kernel.is_by_digest:
+    if variants == kernel.variants and is_by_digest == kernel.is_by_digest:
         return kernel
-    variants = [own for own in kernel.variants if id(own) in taken]
-    given = {
-        name: value
-        for name, value in other.selector.given.items()
-        if all(has_params(own, {name: value}) for own in variants)
-    }
     return kernel.of(variants, given=given, is_by_digest=is_by_digest)
-
-
-def _narrowed(
-    candidates: Sequence[Candidate], filters: Iterable[Mapping[str, object]]
-) -> Sequence[Candidate]:
-    """Apply in turn each filter that at least one candidate passes."""
-    for params in filters:
-        candidates = [own for own in candidates if has_params(own, params)] or candidates
-    return candidates
 
 
 # ---- derivatives
@@ -313,17 +274,7 @@ def _by_function(kernel: Variants, backward: Any, residuals: Any, cotangents: An
     """Return the gradients from a user's function, which is written as for `jax.custom_vjp`."""
     arrays, results = residuals
     tree = kernel.signature_for(types_of(kernel, arrays)).output_tree
-    own = arrays, unflatten(tree, results)
-    gradients = backward(own, unflatten(tree, cotangents))
-    if not isinstance(gradients, tuple | list) or len(gradients) != len(arrays):
-        is_tuple = isinstance(gradients, tuple | list)
-        found = str(len(gradients)) if is_tuple else an(type(gradients).__name__)
-        raise ArgumentError(
-            f"the backward function of {kernel.name} must give {len(arrays)} gradients, one for "
-            f"each array, and gives {found}.",
-            hint="Return a tuple with a gradient for each array, None where there is none.",
-        )
-    return _checked(kernel, arrays, gradients)
+    return backward((arrays, unflatten(tree, results)), unflatten(tree, cotangents))
 
 
 def _by_kernel(
@@ -354,28 +305,7 @@ def _by_kernel(
             hint="Pass defvjp a function that returns a gradient, or None, for each array.",
         )
     found = dict(zip(places, gradients, strict=True))
-    return _checked(kernel, arrays, [found.get(n) for n in range(len(arrays))])
-
-
-def _checked(kernel: Variants, arrays: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...]:
-    """Check that gradients have the types of their arrays; JAX's own message would be less clear.
-
-    Raises:
-        ArgumentError: a gradient has another type.
-    """
-    bindings = kernel.signature_for(types_of(kernel, arrays)).inputs
-    for binding, array, gradient in zip(bindings, arrays, gradients, strict=True):
-        if gradient is None:
-            continue
-        own, other = ((x.dtype, tuple(x.shape)) for x in (array, gradient))
-        if own != other:
-            raise ArgumentError(
-                f"{kernel.name}: the gradient of {binding.path} is "
-                f"{array_text(short_dtype(other[0]), other[1])}, and {binding.path} is "
-                f"{array_text(short_dtype(own[0]), own[1])}.",
-                hint="Convert it in a function that is passed to defvjp.",
-            )
-    return tuple(gradients)
+    return tuple(found.get(n) for n in range(len(arrays)))
 
 
 def _has_derivative(dtype: Any) -> bool:
@@ -383,98 +313,6 @@ def _has_derivative(dtype: Any) -> bool:
     import jax.numpy as jnp
 
     return bool(jnp.issubdtype(dtype, jnp.inexact))
-
-
-# ---- the Python callback
-
-
-def callback(
-    kernel: Variants,
-    types: Sequence[ArrayType],
-    results: Sequence[Any],
-    aliases: Mapping[int, int],
-    count: int,
-) -> Callable[..., Any]:
-    """Return a function that launches a kernel from inside a JAX program.
-
-    Args:
-        kernel: the kernel to launch.
-        types: the types of its arrays.
-        results: what XLA allocates: inputs updated in place, results, then memory for temporaries.
-        aliases: for each input that is updated in place, the number of its result.
-        count: the number of results before the memory for temporaries.
-    """
-    from jax.experimental.buffer_callback import buffer_callback
-
-    _load(kernel, types)
-
-    def launch(context: Any, outputs: Any, *inputs: Any) -> None:
-        # XLA gives an aliased input the output's memory, after copying the input there if
-        # necessary.
-        places = {number: outputs[leaf] for number, leaf in aliases.items()}
-        taken = [places.get(number, buffer) for number, buffer in enumerate(inputs)]
-        workspace = outputs[count] if len(outputs) > count else None
-        _launch(kernel, context, types, taken, outputs[len(aliases) : count], workspace)
-
-    function: Callable[..., Any] = buffer_callback(
-        launch,
-        results,
-        input_output_aliases=dict(aliases) or None,
-        command_buffer_compatible=True,
-    )
-    return function
-
-
-def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
-    """Load the variant on each GPU JAX may use: launches in command buffers cannot load it.
-
-    Errors are left to the callback to report: the function may be traced for other devices.
-    """
-    import jax
-
-    if jax.default_backend() == "gpu":
-        for device in jax.local_devices():
-            with suppress(PallascError):
-                ordinal = device.local_hardware_id
-                kernel.route(ordinal, types).program(ordinal)
-
-
-def _launch(
-    kernel: Variants,
-    context: Any,
-    types: Sequence[ArrayType],
-    arrays: Any,
-    results: Any,
-    workspace: Any,
-) -> None:
-    """Launch into XLA's stream from inside the callback, with results in XLA's buffers."""
-    if any(int(buffer.__dlpack_device__()[0]) == CPU for buffer in (*arrays, *results)):
-        _launch_on_host(kernel, types, arrays, results)
-        return
-    views = [_view(buffer) for buffer in (*arrays, *results)]
-    ordinal = views[0].device or 0
-    pointers = [view.pointer for view in views]
-    route = kernel.route(ordinal, types)
-    place = _view(workspace).pointer if route.workspace_bytes else None
-    route.enqueue(int(context.stream), ordinal, pointers, place)
-
-
-def _launch_on_host(
-    kernel: Variants, types: Sequence[ArrayType], arrays: Any, results: Any
-) -> None:
-    """Run for JAX on the CPU: its buffers are copied like numpy arrays."""
-    import numpy
-
-    inputs = [numpy.asarray(buffer) for buffer in arrays]
-    outputs = [numpy.asarray(buffer) for buffer in results]
-    for array in (*inputs, *outputs):
-        check_unpacked(array.dtype)
-    launch_on_host(kernel.route(current_device(), types), inputs, outputs)
-
-
-def _view(buffer: Any) -> ArrayView:
-    _, ordinal = buffer.__dlpack_device__()
-    return read_capsule(buffer.__dlpack__(), int(ordinal))
 
 
 # ---- the adapter
@@ -523,10 +361,6 @@ class JaxAdapter(Adapter):
                 )
         if any(isinstance(array, jax.core.Tracer) for array in call.arrays):
             return _traced(call.variants, *call.arrays)
-        if all(_is_on_host(array) for array in call.arrays):
-            # Report what prevents the launch here, rather than have JAX wrap it in an XLA error.
-            kernel, arrays = call.variants, call.arrays
-            kernel.route(None, types_of(kernel, arrays))
         # Kept on the kernel so that JAX traces only once per set of shapes, until the rules change.
         variants = call.variants
         rules, function = vars(variants).get("_jax_function", (None, None))
@@ -534,11 +368,6 @@ class JaxAdapter(Adapter):
             function = jax.jit(partial(_traced, variants))
             vars(variants)["_jax_function"] = variants.rules.version, function
         return function(*call.arrays)
-
-
-def _is_on_host(array: Any) -> bool:
-    """Return True if JAX keeps an array in host memory, and computes there."""
-    return all(device.platform == "cpu" for device in array.devices())
 
 
 def _traced(kernel: Variants, *arrays: Any) -> Any:
@@ -567,8 +396,6 @@ def _call(kernel: Variants, *arrays: Any) -> list[Any]:
     buffers = [*results, *workspace_types(kernel, types)]
     aliases = {number: leaf for leaf, number in enumerate(updated)}
     function = jax_handlers.handler(kernel, types, buffers, aliases)
-    if function is None:
-        function = callback(kernel, types, buffers, aliases, len(results))
     made = function(*map(_in_memory, arrays, signature.inputs))
     places = {
         **{("input", number): leaf for leaf, number in enumerate(updated)},

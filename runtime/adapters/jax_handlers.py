@@ -30,10 +30,6 @@ TARGET = "pallasc_launch"
 MOST_PLANS = 256
 """Maximum number of plans in one call; must match xla.c."""
 
-_STAGES = {
-    "cuda": ("CUDA", ("instantiate", "prepare", "execute")),
-    "host": ("cpu", ("instantiate", "execute")),
-}
 _FIND = ctypes.CFUNCTYPE(
     ctypes.c_int,
     ctypes.c_char_p,
@@ -45,8 +41,6 @@ _FIND = ctypes.CFUNCTYPE(
 _lock = threading.Lock()
 _callback: list[Any] = []
 """The callback for C; once registered, it must live as long as the process."""
-_registered: set[str] = set()
-"""Platforms whose handlers are registered with XLA."""
 
 
 class Plan(bytes):
@@ -66,11 +60,9 @@ def register_jax_handlers() -> None:
     """
     try:
         functions = open_library().functions
-        if not hasattr(functions, "pallasc_xla_find_with"):
-            raise ToolError("the C library has no handlers for JAX.", hint="Unset PALLASC_NATIVE.")
     except ToolError as error:
         raise ToolError(
-            f"JAX programs cannot launch kernels without Python: {error.message}", hint=error.hint
+            f"JAX programs cannot launch kernels: {error.message}", hint=error.hint
         ) from error
     try:
         import jax.ffi
@@ -78,23 +70,13 @@ def register_jax_handlers() -> None:
         raise ToolError("JAX is not installed.", hint="Run pip install jax.") from error
     with _lock:
         if not _callback:
+            handlers = {
+                stage: jax.ffi.pycapsule(getattr(functions, f"pallasc_xla_cuda_{stage}"))
+                for stage in ("instantiate", "prepare", "execute")
+            }
+            jax.ffi.register_ffi_target(TARGET, handlers, platform="CUDA")
             _callback.append(_FIND(_find))
             functions.pallasc_xla_find_with(_callback[0])
-        for prefix, (platform, stages) in _STAGES.items():
-            if platform in _registered:
-                continue
-            handlers = {
-                stage: jax.ffi.pycapsule(getattr(functions, f"pallasc_xla_{prefix}_{stage}"))
-                for stage in stages
-            }
-            try:
-                jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
-            except RuntimeError as error:
-                raise ToolError(
-                    f"this JAX does not take pallasc's handlers: {error}",
-                    hint="Install a version of JAX that pallasc supports.",
-                ) from error
-            _registered.add(platform)
 
 
 def jax_export_checks() -> list[Any]:
@@ -114,11 +96,8 @@ def jax_export_checks() -> list[Any]:
 
 def handler(
     kernel: Variants, types: Sequence[ArrayType], results: Sequence[Any], aliases: Mapping[int, int]
-) -> Callable[..., Any] | None:
-    """Return a function that launches a kernel inside a JAX program; None if handlers cannot.
-
-    Handlers require the C library, and cannot launch what a flat plan cannot express, such as a
-    kernel for several devices.
+) -> Callable[..., Any]:
+    """Return a function that launches a kernel inside a JAX program.
 
     Args:
         kernel: the kernel to launch.
@@ -129,17 +108,17 @@ def handler(
     Raises:
         SelectionError: several variants for one architecture fit.
         CorruptError: an artifact is damaged.
+        ToolError: as for `register_jax_handlers`.
+        UnsupportedError: a flat plan cannot express a variant, such as one for several devices, or
+            there are too many.
     """
     import jax
 
+    register_jax_handlers()
     kept = vars(kernel).setdefault("_jax_attributes", {})
     key = tuple(types)
-    try:
-        register_jax_handlers()
-        if key not in kept:
-            kept[key] = _attributes(kernel, types)
-    except (ToolError, UnsupportedError):
-        return None
+    if key not in kept:
+        kept[key] = _attributes(kernel, types)
     call = jax.ffi.ffi_call(TARGET, list(results), input_output_aliases=dict(aliases))
     return partial(call, **kept[key])
 
@@ -152,8 +131,9 @@ def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
     ordered = sorted(candidates, key=lambda candidate: _order(candidate, names))
     if len(ordered) > MOST_PLANS:
         raise UnsupportedError(
-            f"{kernel.name} has {len(ordered)} variants for these arrays, and a call inside XLA "
-            f"takes {MOST_PLANS}."
+            f"{kernel.name} has {len(ordered)} variants for these arrays, and a call inside JAX "
+            f"takes at most {MOST_PLANS}.",
+            hint="Choose some of them with kernel.variant(…).",
         )
     plans = {
         f"{number:03}{candidate.id}": Plan(
@@ -219,17 +199,12 @@ def _origin(candidate: Candidate) -> str:
 _NOT_FOUND, _DAMAGED = 1, 2
 """Status codes returned to C if a blob is missing; the second comes with a message."""
 
-_given: dict[int, Any] = {}
-"""The buffer given to C, by thread, until C has copied it."""
+_given = threading.local()
+"""The last buffer given to C by each thread, which C copies."""
 
 
-def _find(
-    kernel: bytes | None, variant: bytes | None, digest: bytes | None, data: Any, size: Any
-) -> int:
+def _find(kernel: bytes, variant: bytes, digest: bytes, data: Any, size: Any) -> int:
     """Give XLA's handlers a blob of one of the kernels that are open in this process."""
-    if kernel is None or variant is None or digest is None:
-        _given.pop(threading.get_ident(), None)
-        return 0
     status = 0
     try:
         blob = find_blob(*(text.decode("utf-8", "replace") for text in (kernel, variant, digest)))
@@ -239,6 +214,6 @@ def _find(
         blob = None
     if blob is None:
         return _NOT_FOUND
-    _given[threading.get_ident()] = buffer = ctypes.create_string_buffer(blob, len(blob))
+    _given.buffer = buffer = ctypes.create_string_buffer(blob, len(blob))
     data[0], size[0] = ctypes.addressof(buffer), len(blob)
     return status

@@ -1,13 +1,16 @@
-"""Numpy arrays, copied to the GPU and back, for first steps and tests; and numpy dtypes."""
+"""Arrays of numpy, copied to the GPU and back, and of CuPy; and numpy dtypes."""
 
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError, SpecError
-from pallasc.runtime.matching.arrays import Adapter, ArrayView
+from pallasc.runtime.device.devices import current_device
+from pallasc.runtime.matching.arrays import Access, Adapter, ArrayView, no_array
 from pallasc.specs.arrays import DTYPES, parse_dtype
 from pallasc.specs.spelling import an
 
@@ -33,7 +36,7 @@ class NumpyAdapter(Adapter):
             )
         if isinstance(array, numpy.ma.MaskedArray):
             raise ArgumentError("an array with a mask cannot be passed: pass its filled().")
-        check_unpacked(array.dtype)
+        _check_unpacked(short_dtype(array.dtype))
         return ArrayView(
             pointer=int(array.ctypes.data),
             dtype=short_dtype(array.dtype),
@@ -49,6 +52,54 @@ class NumpyAdapter(Adapter):
         import numpy
 
         return numpy.empty(shape, dtype=numpy_dtype(dtype))
+
+
+class CupyAdapter(Adapter):
+    """CuPy arrays, in device memory and ordered by CuPy's current stream."""
+
+    name = "a cupy array"
+    has_pool = True
+
+    def __init__(self) -> None:
+        import cupy
+
+        self._cupy: Any = cupy
+
+    def access(self, kind: type) -> Access:
+        """Return how the C extension handles arrays of a type; results are of CuPy's own."""
+        kinds = tuple({kind: None, self._cupy.ndarray: None})
+        return replace(super().access(kind), kinds=kinds)
+
+    def view(self, array: Any) -> ArrayView:
+        """Return a view of an array for the runtime.
+
+        Raises:
+            ArgumentError: it is another CuPy object.
+        """
+        if not isinstance(array, self._cupy.ndarray):
+            raise no_array(array)
+        return ArrayView(
+            int(array.data.ptr),
+            short_dtype(array.dtype),
+            tuple(array.shape),
+            bool(array.flags.c_contiguous),
+            int(array.data.device_id),
+            strides=element_strides(array),
+        )
+
+    def stream(self, device: int) -> int:
+        """Return the handle of the current stream on a device."""
+        return int(self._cupy.cuda.get_current_stream(device).ptr)
+
+    def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
+        """Return a new array whose memory belongs to the stream."""
+        cuda, kind = self._cupy.cuda, numpy_dtype(dtype)
+        with ExitStack() as stack:
+            if current_device() != device:
+                stack.enter_context(cuda.Device(device))
+            if stream is not None:
+                stack.enter_context(cuda.ExternalStream(stream))
+            return self._cupy.empty(shape, dtype=kind)
 
 
 @lru_cache(maxsize=256)
@@ -70,13 +121,12 @@ def element_strides(array: Any) -> tuple[int, ...] | None:
     return tuple(stride // array.itemsize for stride in array.strides)
 
 
-def check_unpacked(dtype: Any) -> None:
+def _check_unpacked(name: str) -> None:
     """Reject a dtype that numpy stores in whole bytes and kernels take packed.
 
     Raises:
         ArgumentError: the dtype is one of these.
     """
-    name = short_dtype(dtype)
     if name in DTYPES and DTYPES[name].bits < 8:
         raise ArgumentError(
             f"numpy stores one {name} per byte, and the device packs several.",
@@ -93,11 +143,7 @@ def numpy_dtype(dtype: str) -> Any:
     import numpy
 
     name = "bool" if dtype == "bool" else parse_dtype(dtype).jax_name
-    if parse_dtype(dtype).bits < 8:
-        raise ArgumentError(
-            f"{dtype} is packed on the device, and numpy does not pack it.",
-            hint="Use a framework with DLPack for it.",
-        )
+    _check_unpacked(dtype)
     try:
         return numpy.dtype(name)
     except TypeError:

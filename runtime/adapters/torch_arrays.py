@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from keyword import kwlist
@@ -149,8 +148,6 @@ class TorchAdapter(Adapter):
         torch = self.torch
         if not isinstance(array, torch.Tensor):
             raise no_array(array)
-        if self._has_no_memory(array):
-            raise self._without_memory(array)
         if array.layout is not torch.strided or array.is_conj() or array.is_neg():
             raise ArgumentError("a tensor is sparse, conjugated or negated: pass a dense copy.")
         device = array.device
@@ -158,34 +155,17 @@ class TorchAdapter(Adapter):
             raise ArgumentError(
                 f"a tensor is on {device}, which is not a CUDA device.", hint=TRACED
             )
-        return ArrayView(
-            array.data_ptr(),
-            self.short_dtype(array.dtype),
-            tuple(array.shape),
-            array.is_contiguous(),
-            device.index if device.type == "cuda" else None,
-            strides=None if array.is_contiguous() else tuple(array.stride()),
-        )
-
-    def _has_no_memory(self, array: Any) -> bool:
-        """Return True if a tensor is a stand-in: fake, nested, or wrapped by a transform."""
-        fake = sys.modules.get("torch._subclasses.fake_tensor")
-        if fake is not None and isinstance(array, fake.FakeTensor):
-            return True
-        return bool(array.is_nested or self.torch._C._functorch.is_functorch_wrapped_tensor(array))
-
-    def _without_memory(self, array: Any) -> ArgumentError:
-        if self.torch._C._functorch.is_batchedtensor(array):
-            return ArgumentError(
-                "a tensor is batched by torch.vmap, and the kernel's shapes are fixed.",
-                hint="Compile a variant for the batched shape, or call the kernel in a loop.",
+        try:
+            return ArrayView(
+                array.data_ptr(),
+                self.short_dtype(array.dtype),
+                tuple(array.shape),
+                array.is_contiguous(),
+                device.index if device.type == "cuda" else None,
+                strides=None if array.is_contiguous() else tuple(array.stride()),
             )
-        if array.is_nested:
-            return ArgumentError("a tensor is nested: pass a dense copy.")
-        return ArgumentError(
-            "a tensor is traced by a transform of torch, and has no memory of its own.",
-            hint=TRACED,
-        )
+        except RuntimeError as error:  # fake, nested, or wrapped by a transform
+            raise ArgumentError("a tensor has no memory of its own.", hint=TRACED) from error
 
     def short_dtype(self, dtype: Any) -> str:
         """Return the short name of a torch dtype, or torch's own name if there is none."""
@@ -279,7 +259,6 @@ def register(kernel: Variants, forms: Forms[Any] | None, name: str) -> Any:
     # Host tensors are passed to the kernel too, which reports where they must be.
     library.impl(own, functions.launch, "CPU")
     torch.library.register_fake(name, functions.pretend, lib=library)
-    torch.library.register_vmap(name, functions.refuse_vmap, lib=library)
     operator = getattr(getattr(torch.ops, namespace), own)
     _registered[name] = (kernel, library, operator)
     return operator
@@ -383,17 +362,6 @@ class _Operator:
             what = f"without {' and '.join(absent)}" if absent else "with all of its arguments"
             raise ArgumentError(f"{self._kernel.name} has no variant {what}.")
         return form, given
-
-    def refuse_vmap(self, *_: Any) -> Any:
-        """Reject batching.
-
-        Raises:
-            ArgumentError: always.
-        """
-        raise ArgumentError(
-            f"{self._kernel.name} cannot be used under torch.vmap: its shapes are fixed.",
-            hint="Compile a variant for the batched shape, or call the kernel in a loop.",
-        )
 
 
 class _Form:

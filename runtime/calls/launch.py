@@ -12,13 +12,13 @@ graph may launch a kernel after all of its Python objects are gone.
 The launch uses the stream that the caller passes. If there is none, it uses the stream of the first
 array (input or result) that names a stream or whose framework has a current stream. Otherwise it
 uses the default stream. If other arrays belong to another stream, the launch and that stream wait
-for each other (`streams.Order`).
+for each other (`streams.in_order`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,6 @@ from pallasc.runtime.device.devices import (
     Device,
     Forgetful,
     active,
-    context_of,
     current_context,
     current_device,
     get_device,
@@ -40,10 +39,9 @@ from pallasc.runtime.device.devices import (
 from pallasc.runtime.device.streams import (
     DEFAULT_STREAMS,
     PRIMARY_CONTEXT,
-    Order,
-    across_contexts,
     align,
     check_stream,
+    in_order,
     lay_out,
     own_stream,
     stream_handle,
@@ -58,8 +56,6 @@ from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.signature import MISSING, Signature, unflatten
 
 # ---- programs
-
-_MOST_STREAMS = 64
 
 
 def load_program(candidate: Candidate, device: Device, stream: int | None = None) -> Program:
@@ -108,7 +104,6 @@ class Program:
         else:
             self.native.prepare(device.ordinal)
             self._launch = partial(self.native.launch, device=device.ordinal)
-        self._streams: set[int] = set()
 
     def launch(self, stream: int, pointers: Sequence[int], workspace: int = 0) -> None:
         """Enqueue all steps in a stream.
@@ -123,19 +118,13 @@ class Program:
                 stream belongs to another device.
             DriverError: the driver refuses a step or a tensor map.
         """
-        if stream > DEFAULT_STREAMS and stream not in self._streams:
-            self._admit(stream)
+        if stream > DEFAULT_STREAMS:
+            check_stream(stream, self.device)
         try:
             self._launch(pointers, stream=stream, workspace=workspace)
         except DeviceError as error:
             error.names_variant = True
             raise
-
-    def _admit(self, stream: int) -> None:
-        check_stream(stream, self.device)
-        if len(self._streams) >= _MOST_STREAMS:
-            self._streams.clear()
-        self._streams.add(stream)
 
 
 def _open(candidate: Candidate) -> NativePlan | None:
@@ -219,46 +208,30 @@ class Route:
         The launch runs in the device's primary context, whichever context is current.
 
         Raises:
-            ArgumentError: an address is misaligned, arrays overlap, or the stream or an array
-                belongs to another context.
+            ArgumentError: an address is misaligned, arrays overlap, the stream belongs to another
+                context, or a context of the device that the program created is current.
             DeviceError: the driver cannot do it.
         """
         program = self.program(ordinal, stream)
-        size_bytes = self.workspace_bytes
-        with ExitStack() as stack:
-            self._order_contexts(stack, program.device, stream, pointers)
-            if size_bytes and workspace is None:
-                what = f"{self.name} needs {size_bytes} bytes for temporaries"
-                workspace = stack.enter_context(temporary(program.device, size_bytes, stream, what))
+        device, size_bytes = program.device, self.workspace_bytes
+        # Its default stream is another one.
+        if current_context() not in (0, int(device.context)) and current_device() == ordinal:
+            raise ArgumentError(
+                f"{self.name}: the current context of {device} is one that the program created.",
+                hint=PRIMARY_CONTEXT,
+            )
+        if not size_bytes or workspace is not None:
             program.launch(stream, pointers, workspace or 0)
+            return
+        what = f"{self.name} needs {size_bytes} bytes for temporaries"
+        with temporary(device, size_bytes, stream, what) as place:
+            program.launch(stream, pointers, place)
 
     def forget(self) -> None:
         """Drop everything that was created before the fork."""
         self._programs.clear()
         for front in self.fronts:
             front.forget()
-
-    def _order_contexts(
-        self, stack: ExitStack, device: Device, stream: int, pointers: Sequence[int]
-    ) -> None:
-        """Order the launch with the current context, if the program created it on this device.
-
-        Each context has a default stream of its own.
-
-        Raises:
-            ArgumentError: an array is in the other context: kernels cannot reach it.
-        """
-        context = current_context()
-        if context in (0, int(device.context)) or current_device() != device.ordinal:
-            return
-        for binding, pointer in zip(self.signature.passed, pointers, strict=True):
-            if pointer and context_of(pointer) == context:
-                raise ArgumentError(
-                    f"{self.name}: {binding.path} belongs to a context that the program created.",
-                    hint=PRIMARY_CONTEXT,
-                )
-        if stream <= DEFAULT_STREAMS:
-            stack.enter_context(across_contexts(device, stream))
 
 
 # ---- one launch
@@ -342,31 +315,25 @@ def launch(match: Match, ordinal: int) -> Any:
         results = match.allocate(ordinal, stream)
     passed = [*inputs, *results]
     written = {*route.signature.updated, *range(len(inputs), len(passed))}
-    order = _order(match, passed, written, ordinal, stream)
-    if order is not None:
-        order.before()
     workspace = _workspace(inputs, route.workspace_bytes, ordinal, stream)
     address = None if workspace is None else workspace.view.pointer
+    pointers = [array.view.pointer for array in passed]
     try:
-        pointers = [array.view.pointer for array in passed]
-        if match.padding is None:
-            route.enqueue(stream, ordinal, pointers, address)
-        else:
-            match.padding.enqueue(
-                get_device(ordinal),
-                stream,
-                pointers,
-                lambda places: route.enqueue(stream, ordinal, places, address),
-            )
-    except PallascError as error:
-        if order is not None:
-            with suppress(PallascError):  # some of several steps may be enqueued
-                order.after()
-        if not isinstance(error, ArgumentError):  # then nothing was enqueued
-            _mark_written(passed, written)
+        with _order(match, passed, written, ordinal, stream):
+            if match.padding is None:
+                route.enqueue(stream, ordinal, pointers, address)
+            else:
+                match.padding.enqueue(
+                    get_device(ordinal),
+                    stream,
+                    pointers,
+                    lambda places: route.enqueue(stream, ordinal, places, address),
+                )
+    except ArgumentError:  # nothing was enqueued
         raise
-    if order is not None:
-        order.after()
+    except PallascError:
+        _mark_written(passed, written)
+        raise
     _mark_written(passed, written)
     return match.returned(results)
 
@@ -384,8 +351,8 @@ def _stream(match: Match, passed: Sequence[Passed], ordinal: int) -> int:
 
 def _order(
     match: Match, passed: Sequence[Passed], written: set[int], ordinal: int, stream: int
-) -> Order | None:
-    """Return the order of the launch with other streams, None if there is nothing to order.
+) -> AbstractContextManager[None]:
+    """Order the launch with other streams, see `in_order`.
 
     Frameworks have a current stream, and a caller who passes a stream handles its order. Arrays
     with `__cuda_array_interface__` name a stream. Our own device arrays track all their uses.
@@ -401,9 +368,8 @@ def _order(
         for number, array in enumerate(passed)
         if array.view.uses is not None
     ]
-    if not others and not uses:
-        return None
-    return Order(match.route.name, get_device(ordinal), stream, others, uses, is_given=is_given)
+    name = match.route.name
+    return in_order(name, get_device(ordinal), stream, others, uses, is_given=is_given)
 
 
 def _workspace(
@@ -427,79 +393,55 @@ def _mark_written(passed: Sequence[Passed], written: set[int]) -> None:
 
 
 def launch_copied(match: Match) -> Any:
-    """Launch, and return the results in the structure of the compiled function.
+    """Launch on the current device, wait, and return the results.
 
     Raises:
         ArgumentError, DeviceError: as for a call of the kernel.
     """
-    route, results = match.route, match.results
+    route, results, padding = match.route, match.results, match.padding
     if results is None:
         results = match.allocate(current_device(), None)
     check_copied(route.name, match.signature.results, results)
-    stream = None if match.stream is None else stream_handle(match.stream)
-    inputs = [array.array for array in match.inputs]
-    outputs = [array.array for array in results]
-    launch_on_host(route, inputs, outputs, stream, match.padding)
-    return match.returned(results)
-
-
-def launch_on_host(
-    route: Route,
-    inputs: Sequence[Any],
-    results: Sequence[Any],
-    stream: int | None = None,
-    padding: Prepared | None = None,
-) -> None:
-    """Run a route on numpy arrays, on the current device; wait until the results are written.
-
-    Args:
-        route: the route to run.
-        inputs: the arrays, in order.
-        results: arrays for the results.
-        stream: the stream; None for one of pallasc's own.
-        padding: how shorter arrays are padded, None if they have the variant's shapes.
-
-    Raises:
-        ArgumentError, DeviceError: as for a call of the kernel.
-    """
     device = get_device(current_device())
     program = route.program(device.ordinal)
-    if stream is not None and is_capturing(device, stream):  # the copies cannot be in a graph
+    stream = own_stream(device) if match.stream is None else stream_handle(match.stream)
+    if match.stream is not None and is_capturing(device, stream):  # no copies in the graph
         raise ArgumentError(
             f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
             "at once.",
             hint="Pass arrays in GPU memory.",
         )
-    handle = own_stream(device) if stream is None else stream
-    arrays = [*inputs, *results]
+    count = len(match.inputs)
+    arrays = [passed.array for passed in (*match.inputs, *results)]
     sizes = [align(array.nbytes) for array in arrays]
     total = sum(sizes) + route.workspace_bytes
     what = f"{route.name} needs {total} bytes on {device}"
     with (
         active(device) as driver,
         outside_captures(driver),
-        temporary(device, total, handle, what) as base,
+        temporary(device, total, stream, what) as base,
     ):
         places = [base + sum(sizes[:number]) for number in range(len(sizes))]
         try:
             what = f"an input of {route.name} cannot be copied to the GPU"
-            for place, array in zip(places, inputs, strict=False):
+            for place, array in zip(places[:count], arrays[:count], strict=True):
                 if array.nbytes:
-                    copied = place, array.ctypes.data, array.nbytes, handle
+                    copied = place, array.ctypes.data, array.nbytes, stream
                     driver.call("cuMemcpyHtoDAsync", *copied, what=what)
-            launch = partial(program.launch, handle, workspace=base + sum(sizes))
+            launch = partial(program.launch, stream, workspace=base + sum(sizes))
             if padding is None:
                 launch(places)
             else:
-                padding.enqueue(device, handle, places, launch)
+                padding.enqueue(device, stream, places, launch)
             what = f"a result of {route.name} cannot be copied from the GPU"
-            for number in (*route.signature.updated, *range(len(inputs), len(arrays))):
+            for number in (*route.signature.updated, *range(count, len(arrays))):
                 if arrays[number].nbytes:
                     array = arrays[number]
-                    copied = array.ctypes.data, places[number], array.nbytes, handle
+                    copied = array.ctypes.data, places[number], array.nbytes, stream
                     driver.call("cuMemcpyDtoHAsync", *copied, what=what)
         except BaseException:
-            driver.bindings.cuStreamSynchronize(handle)  # copies may still use the arrays
+            driver.bindings.cuStreamSynchronize(stream)  # copies may still use the arrays
             raise
         what = f"the results of {route.name} cannot be copied from the GPU"
-        driver.call("cuStreamSynchronize", handle, what=what)
+        driver.call("cuStreamSynchronize", stream, what=what)
+    return match.returned(results)

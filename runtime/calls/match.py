@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
-from pallasc.errors import ArgumentError, DeviceError, PallascError, SelectionError
+from pallasc.errors import ArgumentError, DeviceError, PallascError
 from pallasc.runtime.calls.launch import Match, Route
-from pallasc.runtime.device.devices import current_device, get_device, is_driver_open, state
+from pallasc.runtime.device.devices import current_device, get_device, state
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
 from pallasc.runtime.matching.candidates import (
     ArrayType,
@@ -29,6 +29,7 @@ from pallasc.runtime.matching.candidates import (
 from pallasc.runtime.matching.padding import Padding, Prepared, smallest
 from pallasc.runtime.matching.selection import (
     arch_refusal,
+    cut,
     may_run,
     no_variant_for,
     no_variant_with,
@@ -225,17 +226,13 @@ class Variants:
         if tuple(array_type(*array) for array in arrays) not in self.types:
             if len(self.types) == 1 and not self.can_pad:
                 raise wrong_array(self.name, self.variants[0].facts.inputs, arrays)
-            raise self._no_variant_for(arrays)
-
-    def _no_variant_for(self, arrays: Sequence[ArrayType]) -> ArgumentError:
-        """Return the error for arrays that no variant takes and that cannot be padded here."""
-        error = no_variant_for(self.name, self.variants, arrays)
-        if self.can_pad and smallest(self.variants, tuple(arrays)) is not None:
-            error.hint = (
-                "JAX arrays and arguments of torch operators are not padded automatically: pad "
-                f"them in your program. {error.hint or ''}".rstrip()
-            )
-        return error
+            error = no_variant_for(self.name, self.variants, arrays)
+            if self.can_pad and smallest(self.variants, tuple(arrays)) is not None:
+                error.hint = (
+                    "JAX arrays and arguments of torch operators are not padded automatically: pad "
+                    f"them in your program. {error.hint or ''}".rstrip()
+                )
+            raise error
 
     def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
         """Return the signature of the variants for arrays of these types, for any GPU.
@@ -244,9 +241,8 @@ class Variants:
             ArgumentError: no variant takes such arrays.
             SelectionError: variants take such arrays, but have different results.
         """
-        alike = self.types.get(tuple(arrays))
-        if alike is None:
-            raise self._no_variant_for(arrays)
+        self.check_types(arrays)
+        alike = self.types[tuple(arrays)]
         kinds = {variant.kind: variant for variant in alike}
         if len(kinds) > 1:
             raise several_fit(list(kinds.values()))
@@ -358,8 +354,6 @@ class Call:
             check_copied(name, signature.inputs, inputs)
         types = tuple(self._types(inputs))
         padding = self.variants.padding(ordinal, types)
-        if padding is None and ordinal is None and not is_driver_open():
-            self._check_without_driver(inputs, types)
         route = self.variants.route(ordinal, types if padding is None else padding.types)
         _check_inputs(name, route.signature, inputs)
         prepared = None if padding is None else self.variants.prepared(route, types, padding)
@@ -418,21 +412,6 @@ class Call:
             if same and binding.layout is not None and view.layout != binding.layout:
                 strides = view.strides or strides_of(view.shape)
                 raise wrong_layout(self.variants.name, binding, strides)
-
-    def _check_without_driver(self, inputs: Sequence[Passed], types: Sequence[ArrayType]) -> None:
-        """Check all that is possible without a driver, so that wrong arrays are reported first.
-
-        Raises:
-            ArgumentError: an array is wrong.
-        """
-        self.variants.check_types(types)
-        try:
-            signature = self.variants.signature_for(types)
-        except SelectionError:  # the results depend on the GPU
-            return
-        _check_inputs(self.variants.name, signature, inputs)
-        if not self.allocates:
-            self._results(signature, None)
 
     def _results(self, signature: Signature, ordinal: int | None) -> list[Passed]:
         """Check `out` and return its arrays, one for each result."""
@@ -529,8 +508,6 @@ def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | N
 
 K = TypeVar("K", bound=Variants)
 """The class of a kernel."""
-
-_MOST_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -641,12 +618,9 @@ class Forms(Generic[K]):
         if len(messages) == 1:
             hints = {error.hint for _, error in reasons}
             return ArgumentError(messages.pop(), hint=hints.pop() if len(hints) == 1 else None)
-        lines = [f"\n  {_example(kernel)}: {error.message}" for kernel, error in reasons]
-        more = len(lines) - _MOST_SHOWN
-        rest = f"\n  … and {more} more" if more > 0 else ""
-        return ArgumentError(
-            f"no variant of {self._name} takes these arguments:{''.join(lines[:_MOST_SHOWN])}{rest}"
-        )
+        lines = cut([f"{_example(kernel)}: {error.message}" for kernel, error in reasons])
+        listed = "".join(f"\n  {line}" for line in lines)
+        return ArgumentError(f"no variant of {self._name} takes these arguments:{listed}")
 
 
 def _parameters(kernels: Sequence[Variants]) -> list[str]:

@@ -25,12 +25,11 @@ from typing import Any, NamedTuple, TypeVar
 from pallasc.errors import DeviceError
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.calls.plain import function_address
-from pallasc.runtime.device.devices import get_device, open_driver, state
-from pallasc.runtime.device.streams import Order, check_stream, stream_handle
+from pallasc.runtime.device.devices import open_driver, state
+from pallasc.runtime.device.streams import default_tail, stream_handle
 from pallasc.runtime.matching.arrays import (
     Access,
     Adapter,
-    ArrayView,
     dlpack_code,
     is_row_major,
 )
@@ -185,7 +184,7 @@ class NativePaths:
             b"".join([_packed(*head, *slots, *leaves), *arrays]),
             tuple((array.dtype, array.shape, array.strides) for array in signature.passed),
             tuple(_allocation(shape, dtype, access) for shape, dtype in new),
-            (partial(_make_program, route), _admit, partial(_order, route), _refuse),
+            (partial(_make_program, route), _refuse),
         )
         route.fronts.append(front.__self__)
 
@@ -322,53 +321,24 @@ def _allocation(shape: tuple[int, ...], dtype: str, access: Access) -> tuple[Any
 
 
 def _make_program(route: Route, ordinal: int) -> Any:
-    """Return a route's plan on a device; None before its first launch, False without a plan."""
+    """Return a route's plan on a device; None before its first launch, and without a plan."""
     native: Any = extension()
     program = route.loaded(ordinal)
-    if program is None:
+    if program is None or program.native is None:
         return None
-    if program.native is None:
-        return False
     driver = open_driver()
-    launch = ctypes.cast(open_library().functions.pallasc_launch_from, ctypes.c_void_p)
-    names = ("cuCtxGetCurrent", "cuCtxGetDevice")
-    context, device = (
-        function_address(driver, name, f"{route.name} cannot be launched") for name in names
-    )
+    launch = ctypes.cast(open_library().functions.pallasc_launch_recorded, ctypes.c_void_p)
+    names = ("cuCtxGetCurrent", "cuCtxGetDevice", "cuStreamGetCtx")
+    what = f"{route.name} cannot be launched"
     return native.program(
         program.native,
         launch.value,
         program.native.handle.value,
         ordinal,
         int(program.device.context),
-        context,
-        device,
+        *(function_address(driver, name, what) for name in names),
+        int(default_tail(program.device).event),
     )
-
-
-def _admit(ordinal: int, stream: int) -> None:
-    """Check a stream before the first launch in it."""
-    check_stream(stream, get_device(ordinal))
-
-
-def _order(
-    route: Route, ordinal: int, stream: int, views: Sequence[ArrayView], is_given: bool
-) -> Callable[[], None]:
-    """Make a stream wait for uses of arrays; return a function that adds the launch to these.
-
-    Args:
-        route: the route to launch.
-        ordinal: the GPU.
-        stream: the launch's stream.
-        views: its arrays.
-        is_given: the caller specified the stream.
-    """
-    signature = route.signature
-    written = {*signature.updated, *range(len(signature.inputs), len(views))}
-    uses = [(view.uses, n in written) for n, view in enumerate(views) if view.uses is not None]
-    order = Order(route.name, get_device(ordinal), stream, [], uses, is_given=is_given)
-    order.before()
-    return order.after
 
 
 def _refuse(status: int) -> None:
@@ -380,5 +350,5 @@ def _refuse(status: int) -> None:
         raise
 
 
-_CALLBACKS = (_make_program, _admit, _order, Order.after, _refuse)
+_CALLBACKS = (_make_program, _refuse)
 """Functions that fronts call without the caller's knowledge."""

@@ -11,12 +11,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError
-
-ODD_ANSWERS = (ValueError, RuntimeError)
-"""Exceptions that cuda-bindings raises for a code it does not know, and for a missing function."""
 
 INSTALL = (
     "Install the NVIDIA driver: 580.65.06 or newer for every kernel, 525.60.13 or newer for those "
@@ -78,7 +75,8 @@ class ProcessState:
         devices: each `Device` by ordinal.
         models: a `Device` of each GPU model, None until first requested.
         streams: the handle of pallasc's own stream by ordinal.
-        spare_events: events that no moment refers to any more, by ordinal.
+        tails, default_tails: see `streams.Tail`, by ordinal and stream ID; by ordinal.
+        spare_events: events that no tail refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
         libraries: loaded cubins by digest; see `calls.plain`.
         programs: by artifact and ordinal; see `calls.launch`.
@@ -98,6 +96,8 @@ class ProcessState:
         self.devices: dict[int, Device] = {}
         self.models: tuple[Device, ...] | None = None
         self.streams: dict[int, int] = {}
+        self.tails: WeakValueDictionary[tuple[int, int], Any] = WeakValueDictionary()
+        self.default_tails: dict[int, Any] = {}
         self.spare_events: dict[int, list[Any]] = {}
         self.constants: dict[tuple[int, str], int] = {}
         self.libraries: dict[str, Any] = {}
@@ -133,6 +133,7 @@ class Driver:
         bindings: the module `cuda.bindings.driver`.
         version: the driver API, 13020 for 13.2.
         as_it_is: a context manager that yields the driver and does not change the current context.
+        memory_device: the driver's name for the attribute of an address that is its device.
     """
 
     def __init__(self, bindings: Any, version: int) -> None:
@@ -140,6 +141,7 @@ class Driver:
         self.version = version
         self.success = bindings.CUresult.CUDA_SUCCESS
         self.as_it_is = nullcontext(self)
+        self.memory_device = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 
     def call(self, function: str, *arguments: Any, what: str) -> Any:
         """Call a driver function; return its result, a tuple if there are several.
@@ -155,24 +157,20 @@ class Driver:
         """
         try:
             result = getattr(self.bindings, function)(*arguments)
-        except ODD_ANSWERS as error:
-            raise self.explain(error, function, what) from error
-        if result[0] is not self.success:
-            raise self.error(int(result[0]), function, what)
-        return result[1] if len(result) == 2 else result[1:]
-
-    def explain(self, error: Exception, function: str, what: str) -> DeviceError:
-        """Return the error for an exception from cuda-bindings, one of `ODD_ANSWERS`."""
-        if isinstance(error, ValueError):
-            return DeviceError(
+        except ValueError as error:
+            raise DeviceError(
                 f"{what}: {function} answers a value that this cuda-bindings does not know: "
                 f"{error}.",
                 hint="Run pip install --upgrade cuda-bindings.",
-            )
-        return DeviceError(
-            f"{what}: the driver for CUDA {version_text(self.version)} has no {function}.",
-            hint="Install a newer NVIDIA driver.",
-        )
+            ) from error
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{what}: the driver for CUDA {version_text(self.version)} has no {function}.",
+                hint="Install a newer NVIDIA driver.",
+            ) from error
+        if result[0] is not self.success:
+            raise self.error(int(result[0]), function, what)
+        return result[1] if len(result) == 2 else result[1:]
 
     def error(self, code: int, function: str, what: str, reason: str = "") -> DriverError:
         """Return the error for a code, with the driver's own name and description.
@@ -210,11 +208,6 @@ def open_driver() -> Driver:
             hint=_start_words(_NOT_INITIALIZED)[1],
         )
     return state.driver or _open_once()
-
-
-def is_driver_open() -> bool:
-    """Return True if the driver is open, without opening it."""
-    return state.driver is not None
 
 
 def _open_once() -> Driver:
@@ -354,26 +347,16 @@ def current_device() -> int:
     return int(device) if int(code) == 0 else 0
 
 
-def device_of(pointer: int) -> int:
-    """Return the ordinal of the GPU that owns the memory at an address; for 0, the current GPU.
+def device_of(pointer: int) -> int | None:
+    """Return the ordinal of the GPU that owns the memory at an address, None if no GPU does.
 
-    Raises:
-        DriverError: no GPU has memory there.
+    For 0, it is the current GPU.
     """
-    driver = open_driver()
     if pointer == 0:
         return current_device()
-    attribute = driver.bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    what = f"no GPU has memory at {pointer:#x}"
-    return int(driver.call("cuPointerGetAttribute", attribute, pointer, what=what))
-
-
-def context_of(pointer: int) -> int:
-    """Return the handle of the context that memory belongs to, 0 if the driver knows of none."""
-    bindings = open_driver().bindings
-    attribute = bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_CONTEXT
-    code, context = bindings.cuPointerGetAttribute(attribute, pointer)
-    return int(context) if int(code) == 0 else 0
+    driver = open_driver()
+    code, ordinal = driver.bindings.cuPointerGetAttribute(driver.memory_device, pointer)
+    return None if code else int(ordinal)
 
 
 def is_open(device: Device) -> bool:

@@ -2,15 +2,16 @@
 
 Uses of a block of memory are recorded as events, not as streams: a stream may be destroyed before
 another stream waits for its work, and a new stream may get the same handle. Streams are identified
-by the driver's stream IDs, which are never reused.
+by the driver's stream IDs, which are never reused. Each has one event, recorded after each use, so
+that a stream may wait for later work, too.
 
 Constants are never freed: a captured graph may still read them after the kernel is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from numbers import Number
 from operator import index
 from typing import Any
@@ -20,10 +21,8 @@ from pallasc.runtime.device.devices import (
     Device,
     Driver,
     active,
-    current_device,
     is_capturing,
     is_legacy_blocked,
-    open_driver,
     outside_captures,
     state,
 )
@@ -92,23 +91,15 @@ def check_stream(stream: int, device: Device) -> None:
     if isinstance(context, tuple):  # from CUDA 12.5 on: (context, green context)
         context = context[0]
     if int(context) != int(device.context):
-        is_here = _context_device(driver, context) == device.ordinal
         raise ArgumentError(
-            f"stream {stream:#x} belongs to a different {'context' if is_here else 'device'} "
-            f"than the arrays, which are on {device}.",
-            hint=PRIMARY_CONTEXT if is_here else "Pass a stream of that device, or none.",
+            f"stream {stream:#x} belongs to a different device or context than the arrays, which "
+            f"are on {device}.",
+            hint="Pass a stream of that device's primary context, or none.",
         )
 
 
-def _context_device(driver: Driver, context: Any) -> int:
-    driver.bindings.cuCtxPushCurrent(context)
-    try:
-        return current_device()
-    finally:
-        driver.bindings.cuCtxPopCurrent()
-
-
-_NON_BLOCKING = 1
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_DISABLE_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 
 
 def own_stream(device: Device) -> int:
@@ -134,69 +125,35 @@ def wait_for(device: Device, stream: int, producer: int) -> None:
         DriverError: a stream does not exist.
     """
     what = f"stream {stream:#x} cannot wait for stream {producer:#x}"
-    with active(device) as driver, _moment(driver, producer, what) as event:
-        driver.call("cuStreamWaitEvent", driver.bindings.CUstream(stream), event, 0, what=what)
-
-
-@contextmanager
-def across_contexts(device: Device, stream: int) -> Iterator[None]:
-    """Order a default stream of a device's context with the current context's default stream.
-
-    Work enqueued in the device's stream within the block runs after the work enqueued so far in the
-    current context's stream, and before later work in that stream. Both streams have the same
-    handle, since each context has a separate default stream.
-
-    Raises:
-        DriverError: the driver failed.
-    """
-    driver = open_driver()
-    handle = driver.bindings.CUstream(stream)
-    what = f"stream {stream:#x} of two contexts of {device} cannot be ordered"
-    with _moment(driver, stream, what) as event, active(device):
-        driver.call("cuStreamWaitEvent", handle, event, 0, what=what)
-    try:
-        yield
-    finally:
-        with ExitStack() as stack:
-            with active(device):
-                event = stack.enter_context(_moment(driver, stream, what))
-            driver.call("cuStreamWaitEvent", handle, event, 0, what=what)
-
-
-@contextmanager
-def _moment(driver: Driver, stream: int, what: str) -> Iterator[Any]:
-    """Yield an event for the work enqueued so far in a stream of the current context."""
-    event = driver.call("cuEventCreate", 2, what=what)  # CU_EVENT_DISABLE_TIMING
-    try:
-        driver.call("cuEventRecord", event, driver.bindings.CUstream(stream), what=what)
-        yield event
-    finally:
-        driver.bindings.cuEventDestroy(event)
+    with active(device) as driver:
+        event = driver.call("cuEventCreate", _DISABLE_TIMING, what=what)
+        try:
+            driver.call("cuEventRecord", event, driver.bindings.CUstream(producer), what=what)
+            driver.call("cuStreamWaitEvent", driver.bindings.CUstream(stream), event, 0, what=what)
+        finally:
+            driver.bindings.cuEventDestroy(event)
 
 
 # ---- uses of memory: its last write and the reads since then, in any stream
 
-_DISABLE_TIMING = 2
-_LEGACY_NUMBER = -1
+_DEFAULT_NUMBER = -1
 _MOST_READS = 16
 _SUCCESS = 0
 
 
-class Moment:
-    """The work in a stream up to one moment.
+class Tail:
+    """The latest work in a stream that uses tracked memory.
 
     Attributes:
         device: the stream's device.
         number: the stream's ID, see `number_of`.
-        event: a driver event, reused when nothing refers to the moment any more.
+        event: an event, recorded after each such work, and reused when nothing refers to the tail.
     """
 
-    __slots__ = ("_spare", "device", "event", "number")
+    __slots__ = ("__weakref__", "_spare", "device", "event", "number")
 
     def __init__(self, device: Device, number: int, event: Any, spare: list[Any]) -> None:
-        self.device = device
-        self.number = number
-        self.event = event
+        self.device, self.number, self.event = device, number, event
         self._spare = spare
 
     def __del__(self) -> None:
@@ -210,137 +167,158 @@ def number_of(device: Device, stream: int) -> int:
     Raises:
         DriverError: the stream does not exist.
     """
-    if stream < 2:
-        return _LEGACY_NUMBER
+    if stream < DEFAULT_STREAMS:
+        return _DEFAULT_NUMBER
     with active(device) as driver:
         what = f"stream {stream:#x} cannot be used"
         return int(driver.call("cuStreamGetId", stream, what=what))
 
 
-def record(device: Device, stream: int, number: int | None = None) -> Moment | None:
-    """Return the moment of the work enqueued so far in a stream; None during a capture.
+def default_tail(device: Device) -> Tail:
+    """Return the tail of a device's default stream, which lives as long as the process."""
+    if device.ordinal not in state.default_tails:
+        with state.lock:
+            state.default_tails.setdefault(device.ordinal, _tail(device, _DEFAULT_NUMBER))
+    tail: Tail = state.default_tails[device.ordinal]
+    return tail
+
+
+def _tail(device: Device, number: int) -> Tail:
+    key = device.ordinal, number
+    tail: Tail | None = state.tails.get(key)
+    if tail is not None:
+        return tail
+    spare = state.spare_events.setdefault(device.ordinal, [])
+    try:
+        event = spare.pop()
+    except IndexError:
+        with active(device) as driver:
+            what = "an event cannot be created"
+            event = driver.call("cuEventCreate", _DISABLE_TIMING, what=what)
+    made: Tail = state.tails.setdefault(key, Tail(device, number, event, spare))
+    return made
+
+
+def record(device: Device, stream: int) -> Tail | None:
+    """Record the work enqueued so far in a stream, and return its tail; None during a capture.
 
     Captured work belongs to a graph, and does not run in the stream.
-
-    Args:
-        device: the stream's device.
-        stream: the stream's handle.
-        number: the stream's ID, if known.
 
     Raises:
         DriverError: the stream does not exist.
     """
     with active(device) as driver:
         what = "stream work cannot be recorded"
-        if stream >= 2 and int(driver.call("cuStreamIsCapturing", stream, what=what)):
+        if stream >= DEFAULT_STREAMS and is_capturing(device, stream):
             return None
-        number = number_of(device, stream) if number is None else number
-        spare = state.spare_events.setdefault(device.ordinal, [])
-        try:
-            event = spare.pop()
-        except IndexError:
-            event = driver.call("cuEventCreate", _DISABLE_TIMING, what=what)
-        moment = Moment(device, number, event, spare)
-        driver.call("cuEventRecord", event, stream, what=what)
-        return moment
+        tail = _tail(device, number_of(device, stream))
+        driver.call("cuEventRecord", tail.event, stream, what=what)
+        return tail
 
 
-def wait_for_moments(device: Device, stream: int, moments: Collection[Moment]) -> None:
-    """Make a stream wait for moments of other streams.
+def wait_for_tails(device: Device, stream: int, tails: Collection[Tail]) -> None:
+    """Make a stream wait for the recorded work of other streams.
 
     Raises:
-        ArgumentError: the stream is being captured, and a moment's work has not finished.
+        ArgumentError: the stream is being captured, and there is such work.
         DriverError: the stream does not exist.
     """
-    if not moments:
+    if not tails:
         return
+    if stream >= DEFAULT_STREAMS and is_capturing(device, stream):
+        raise ArgumentError(
+            f"an array is still used in another stream, but stream {stream:#x} is being captured "
+            "and cannot wait for that use.",
+            hint="Synchronize before the capture, or use one stream for all arrays.",
+        )
     with active(device) as driver:
-        handle = driver.bindings.CUstream(stream)
-        what = f"stream {stream:#x} cannot wait"
-        if stream >= 2 and int(driver.call("cuStreamIsCapturing", handle, what=what)):
-            raise ArgumentError(
-                f"an array is still used in another stream, but stream {stream:#x} is being "
-                "captured and cannot wait for that use.",
-                hint="Synchronize before the capture, or use one stream for all arrays.",
-            )
-        for moment in moments:
-            driver.call("cuStreamWaitEvent", handle, moment.event, 0, what=what)
+        for tail in tails:
+            handle, what = driver.bindings.CUstream(stream), f"stream {stream:#x} cannot wait"
+            driver.call("cuStreamWaitEvent", handle, tail.event, 0, what=what)
 
 
-def _unfinished(moments: Sequence[Moment]) -> list[Moment]:
-    """Return the moments whose work may not have finished; all are of one device."""
-    with active(moments[0].device) as driver, outside_captures(driver):
+def _unfinished(tails: Iterable[Tail]) -> list[Tail]:
+    """Return the tails whose work may not have finished; all are of one device."""
+    found = list(tails)
+    if not found:
+        return found
+    with active(found[0].device) as driver, outside_captures(driver):
         ask = driver.bindings.cuEventQuery
-        return [moment for moment in moments if int(ask(moment.event)[0]) != _SUCCESS]
+        return [tail for tail in found if int(ask(tail.event)[0]) != _SUCCESS]
 
 
 class Uses:
-    """The work enqueued by pallasc that uses one block of memory."""
+    """The work enqueued by pallasc that uses one block of memory, at first none.
 
-    __slots__ = ("_reads", "_write")
+    Args:
+        device: the device with the memory.
 
-    def __init__(self) -> None:
-        self._write: Moment | None = None
-        self._reads: dict[int, Moment] = {}
+    Attributes:
+        default_order: how the default stream may use the memory without waiting: 2 to write and
+            read it, 1 to read it, 0 not at all. `runtime/native/python.c` reads it.
+    """
 
-    def before(self, number: int | None, *, writes: bool) -> list[Moment]:
+    __slots__ = ("_reads", "_write", "default_order")
+
+    def __init__(self, device: Device) -> None:
+        self.settle(device)
+
+    def settle(self, device: Device) -> None:
+        """Record that all work has finished."""
+        # The C extension launches in the default stream without calling `note`.
+        self._write = default_tail(device)
+        self._reads: dict[int, Tail] = {}
+        self.default_order = 2
+
+    def before(self, number: int | None, *, writes: bool) -> list[Tail]:
         """Return the unfinished uses in other streams that work in a stream has to wait for.
 
         Args:
             number: the stream's ID; None for no particular stream.
             writes: the work writes, so it waits for reads as well as for the last write.
         """
-        write = self._write
-        others = [] if write is None or write.number == number else [write]
-        if writes and self._reads:
-            # A copy, because another thread may add a read meanwhile.
-            reads = list(self._reads.values())
-            others += [moment for moment in reads if moment.number != number]
-        if not others:
-            return others
-        unfinished = _unfinished(others)
-        if len(unfinished) < len(others):
-            self._forget(set(others).difference(unfinished))
-        return unfinished
+        tails = [self._write, *(list(self._reads.values()) if writes else ())]
+        return _unfinished(tail for tail in tails if tail.number != number)
 
-    def note(self, moment: Moment, *, writes: bool) -> None:
+    def note(self, tail: Tail, *, writes: bool) -> None:
         """Add work that has waited for the uses that `before` returned."""
+        is_default = tail.number == _DEFAULT_NUMBER
         if writes:
-            self._write, self._reads = moment, {}
-        elif self._write is not moment:
+            self._write, self._reads = tail, {}
+            self.default_order = 2 if is_default else 0
+        elif self._write is not tail:
             if len(self._reads) >= _MOST_READS:
-                reads = list(self._reads.values())
-                self._forget(set(reads).difference(_unfinished(reads)))
-            self._reads[moment.number] = moment
-
-    def settle(self) -> None:
-        """Record that all work has finished."""
-        self._write, self._reads = None, {}
-
-    def _forget(self, done: Collection[Moment]) -> None:
-        if self._write in done:
-            self._write = None
-        self._reads = {
-            number: moment for number, moment in self._reads.items() if moment not in done
-        }
+                rest = _unfinished(list(self._reads.values()))
+                self._reads = {own.number: own for own in rest}
+            self._reads[tail.number] = tail
+            self.default_order = 1 if is_default else min(1, self.default_order)
 
 
 def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
     """Return pallasc's stream after making it wait for the uses and for the default stream."""
     stream = own_stream(device)
-    wait_for_moments(device, stream, uses.before(None, writes=writes))
+    wait_for_tails(device, stream, uses.before(None, writes=writes))
     # Other libraries may use memory in the default stream. It cannot be used while a stream that it
     # waits for is being captured, but then all of its work was enqueued before the capture.
     with active(device) as driver, outside_captures(driver):
         is_blocked = is_legacy_blocked(driver)
-    moment = None if is_blocked else record(device, 0)
-    if moment is not None:
-        wait_for_moments(device, stream, [moment])
+    tail = None if is_blocked else record(device, 0)
+    if tail is not None:
+        wait_for_tails(device, stream, [tail])
     return stream
 
 
-class Order:
-    """Stream order of a launch: the work it waits for, and the streams that wait for it.
+@contextmanager
+def in_order(
+    name: str,
+    device: Device,
+    stream: int,
+    others: Sequence[int],
+    uses: Sequence[tuple[Uses, bool]],
+    *,
+    is_given: bool,
+) -> Iterator[None]:
+    """Order a launch, enqueued within the block, with work in other streams.
 
     Args:
         name: the kernel.
@@ -349,69 +327,44 @@ class Order:
         others: the arrays' own streams; they and the launch's stream wait for each other.
         uses: for each array that tracks its uses: the uses, and whether the launch writes it.
         is_given: the caller specified the stream.
+
+    Raises:
+        ArgumentError: the stream is being captured and cannot wait.
+        DriverError: the driver failed.
     """
+    number = number_of(device, stream) if uses else None
+    tails = {tail for own, writes in uses for tail in own.before(number, writes=writes)}
+    if (others or tails) and is_capturing(device, stream):
+        if is_given:
+            others, uses, tails = (), (), set()  # the caller must order other work
+        elif others:
+            raise ArgumentError(
+                f"{name}: an array belongs to stream {others[0]:#x}, but the launch is in stream "
+                f"{stream:#x}, which is being captured and cannot wait for other streams.",
+                hint="Use one stream for all arrays, or pass stream=.",
+            )
+    for other in others:
+        wait_for(device, stream, other)
+    wait_for_tails(device, stream, tails)
+    try:
+        yield
+    except PallascError:
+        with suppress(PallascError):  # some of several steps may be enqueued
+            _follow(device, stream, others, uses)
+        raise
+    _follow(device, stream, others, uses)
 
-    def __init__(
-        self,
-        name: str,
-        device: Device,
-        stream: int,
-        others: Sequence[int],
-        uses: Sequence[tuple[Uses, bool]],
-        *,
-        is_given: bool,
-    ) -> None:
-        self._name, self._device, self._stream = name, device, stream
-        self._others, self._uses, self._is_given = others, uses, is_given
-        self._number: int | None = None
 
-    def before(self) -> None:
-        """Make the stream wait for the work that produced the arrays.
-
-        Raises:
-            ArgumentError: the stream is being captured and cannot wait.
-        """
-        moments = self._unfinished()
-        if not moments and not self._others:
-            return
-        if is_capturing(self._device, self._stream):
-            if self._is_given:
-                self._others, self._uses = [], []  # the caller must order other work
-            elif self._others:
-                raise ArgumentError(
-                    f"{self._name}: an array belongs to stream {self._others[0]:#x}, but the "
-                    f"launch is in stream {self._stream:#x}, which is being captured and cannot "
-                    "wait for other streams.",
-                    hint="Use one stream for all arrays, or pass stream=.",
-                )
-        for other in self._others:
-            wait_for(self._device, self._stream, other)
-        if self._uses:
-            wait_for_moments(self._device, self._stream, moments)
-
-    def _unfinished(self) -> set[Moment]:
-        """Return the unfinished uses of the arrays in other streams."""
-        if not self._uses:
-            return set()
-        number = self._number = number_of(self._device, self._stream)
-        return {
-            moment
-            for memory, writes in self._uses
-            for moment in memory.before(number, writes=writes)
-        }
-
-    def after(self) -> None:
-        """Make the other streams wait for the launch, and record it in the uses of its arrays.
-
-        Raises:
-            DriverError: the driver failed.
-        """
-        for other in self._others:
-            wait_for(self._device, other, self._stream)
-        moment = record(self._device, self._stream, self._number) if self._uses else None
-        if moment is not None:  # None: the launch was captured into a graph
-            for memory, writes in self._uses:
-                memory.note(moment, writes=writes)
+def _follow(
+    device: Device, stream: int, others: Sequence[int], uses: Sequence[tuple[Uses, bool]]
+) -> None:
+    """Make the other streams wait for a launch, and record it in the uses of its arrays."""
+    for other in others:
+        wait_for(device, other, stream)
+    tail = record(device, stream) if uses else None
+    if tail is not None:  # None: the launch was captured into a graph
+        for own, writes in uses:
+            own.note(tail, writes=writes)
 
 
 # ---- pallasc's own memory: constants once per device, temporaries in stream order

@@ -240,14 +240,14 @@ MODULES = {
     "jax": "jax_arrays.JaxAdapter",
     "jaxlib": "jax_arrays.JaxAdapter",
     "numpy": "numpy_arrays.NumpyAdapter",
-    "cupy": "cupy_arrays.CupyAdapter",
+    "cupy": "numpy_arrays.CupyAdapter",
     "pallasc": "device_arrays.DeviceArrayAdapter",
 }
 """The adapter of each framework, by the top-level module of its arrays' types."""
 
 _PROTOCOLS = {
-    "__cuda_array_interface__": "foreign_arrays.CudaArrayAdapter",
-    "__dlpack__": "foreign_arrays.DlpackAdapter",
+    "__cuda_array_interface__": "device_arrays.CudaArrayAdapter",
+    "__dlpack__": "device_arrays.DlpackAdapter",
 }
 _by_type: dict[type, Adapter] = {}
 

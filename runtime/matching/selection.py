@@ -20,7 +20,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.device.devices import Device, capabilities, version_text
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.cubin import api_version
@@ -176,49 +176,26 @@ def none_fits(
         for line in cut([f"{candidate.id}: {reason_of[candidate]}" for candidate in listed])
     )
     return SelectionError(
-        f"no variant of {name} fits {device}:{lines or ' there is none.'}"
-        f"{_at_hand(candidates, device)}",
+        f"no variant of {name} fits {device}:{lines or ' there is none.'}",
         hint=_hint(candidates, reasons, device),
     )
-
-
-def _at_hand(candidates: Sequence[Candidate], device: Device) -> str:
-    """Return the available architectures and their origins, if none of them runs on the GPU."""
-    if _any_for(candidates, device) or not any(candidate.origin for candidate in candidates):
-        return ""
-    architectures: dict[str, dict[str, None]] = {}
-    for candidate in candidates:
-        architectures.setdefault(str(candidate.origin or "artifacts"), {})[candidate.arch] = None
-    lines = [f"\n  {', '.join(archs)} from {origin}" for origin, archs in architectures.items()]
-    return f"\nThere are variants for other architectures only:{''.join(lines)}"
-
-
-def _any_for(candidates: Sequence[Candidate], device: Device) -> bool:
-    return any(_arch_refusal(candidate, device) is None for candidate in candidates)
 
 
 def _hint(
     candidates: Sequence[Candidate], reasons: Sequence[str | None], device: Device
 ) -> str | None:
-    """Return an installation hint if the architecture or the driver is the obstacle."""
-    if not _any_for(candidates, device):
-        return _provider_hint(candidates, device)
+    """Return a hint if a newer driver helps, or if a package's providers lack the architecture."""
     minimums = [
         candidate.facts.minimum_driver or {}
         for candidate, reason in zip(candidates, reasons, strict=True)
         if isinstance(reason, _DriverRefusal)
     ]
-    if not minimums:
-        return None
-    least = min(minimums, key=lambda minimum: api_version(str(minimum["cuda"])) or 0)
-    return f"Install NVIDIA driver {least['linux']} or newer."
-
-
-def _provider_hint(candidates: Sequence[Candidate], device: Device) -> str | None:
-    """Return a hint on missing providers if a package's bundles have nothing for the GPU."""
+    if minimums:
+        least = min(minimums, key=lambda minimum: api_version(str(minimum["cuda"])) or 0)
+        return f"Install NVIDIA driver {least['linux']} or newer."
     origins = candidates[0].origins if candidates else ()
     package = next((origin.package for origin in origins if origin.package), "")
-    if not package:
+    if not package or any(_arch_refusal(candidate, device) is None for candidate in candidates):
         return None
     providers = dict.fromkeys(origin.provider for origin in origins)
     return (
@@ -257,15 +234,20 @@ def several_fit(
 MOST_LISTED = 5
 """Maximum number of variants that one message lists."""
 
-_OTHER_DTYPE = 4.0
-_OTHER_RANK = 16.0
-
 
 def nearest_to_arrays(
     candidates: Sequence[Candidate], arrays: Sequence[ArrayType]
 ) -> list[Candidate]:
     """Return variants sorted by how similar their arrays are to these, the most similar first."""
-    return sorted(candidates, key=lambda candidate: _types_distance(candidate.arrays, arrays))
+
+    def difference(candidate: Candidate) -> tuple[int, float]:
+        pairs = list(zip(candidate.arrays, arrays, strict=False))
+        kinds = sum((a[0], a[2:], len(a[1])) != (b[0], b[2:], len(b[1])) for a, b in pairs)
+        sizes = [size for a, b in pairs for size in zip(a[1], b[1], strict=False)]
+        others = abs(len(candidate.arrays) - len(arrays))
+        return others + kinds, sum(abs(math.log2((m + 1) / (n + 1))) for m, n in sizes)
+
+    return sorted(candidates, key=difference)
 
 
 def no_variant_for(
@@ -297,22 +279,8 @@ def no_variant_with(
                 else "It has no parameters.",
             )
     listed = ", ".join(f"{key}={value!r}" for key, value in params.items())
-    return ArgumentError(
-        f"{name} has no variant with {listed}.", hint=_values_hint(candidates, params)
-    )
-
-
-def _values_hint(candidates: Sequence[Candidate], params: Mapping[str, object]) -> str:
-    """Return the values that each parameter can have together with the other given parameters."""
-    lines = []
-    for key, value in params.items():
-        others = {other: params[other] for other in params if other != key}
-        fitting = [candidate for candidate in candidates if has_params(candidate, others)]
-        if fitting:
-            with_others = ", ".join(f"{other}={given!r}" for other, given in others.items())
-            head = f"With {with_others}: " if others else ""
-            lines.append(f"{head}{_values(key, fitting, value)}")
-    return "\n  ".join(lines or [_values(key, candidates, params[key]) for key in params])
+    values = [_values(key, candidates, value) for key, value in params.items()]
+    return ArgumentError(f"{name} has no variant with {listed}.", hint="\n  ".join(values))
 
 
 def _values(key: str, candidates: Sequence[Candidate], asked: object) -> str:
@@ -405,18 +373,3 @@ def _differences(candidate: Candidate, arrays: Sequence[ArrayType]) -> str:
         if taken != tuple(array)
     ]
     return f", where {', '.join(differences)}"
-
-
-def _types_distance(own: Sequence[ArrayType], given: Sequence[ArrayType]) -> float:
-    pairs = zip(own, given, strict=False)
-    counts = abs(len(own) - len(given))
-    return counts * 2 * _OTHER_RANK + sum(_type_difference(*pair) for pair in pairs)
-
-
-def _type_difference(own: ArrayType, given: ArrayType) -> float:
-    dtypes = _OTHER_DTYPE if own[0] != given[0] else 0.0
-    dtypes += 1.0 if own[2:] != given[2:] else 0.0
-    if len(own[1]) != len(given[1]):
-        return dtypes + _OTHER_RANK
-    sizes = zip(own[1], given[1], strict=True)
-    return dtypes + sum((abs(math.log2(a + 1) - math.log2(b + 1)) for a, b in sizes), 0.0)

@@ -1,6 +1,4 @@
 #define _POSIX_C_SOURCE 200809L
-#include "driver.h"
-
 #include "plan.h"
 
 #include <dlfcn.h>

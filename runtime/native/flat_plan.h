@@ -51,7 +51,7 @@
     TABLE(FLAT_FACTS, facts, struct flat_facts) /* exactly one */                                 \
     TABLE(FLAT_BUFFERS, buffers, struct flat_buffer)                                              \
     TABLE(FLAT_ARRAYS, arrays, struct flat_array) /* inputs, then results, as a launch takes them */ \
-    TABLE(FLAT_OUTPUTS, outputs, struct flat_array) /* the function's outputs */                  \
+    TABLE(FLAT_OUTPUTS, outputs, struct flat_array) /* of the function, for other readers */       \
     TABLE(FLAT_STEPS, steps, struct flat_step)                                                    \
     TABLE(FLAT_LAUNCHES, launches, struct flat_launch) /* in the order of the steps that launch */ \
     TABLE(FLAT_PARAMETERS, parameters, struct flat_parameter)                                     \

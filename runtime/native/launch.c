@@ -2,9 +2,8 @@
  *
  * A launch reads its parameters from a block on the stack: the array of pointers for
  * `kernelParams`, the addresses passed as parameters, then the parameters passed by value, aligned
- * to 128 and copied together from a template. The first launch on a device encodes their tensor
- * maps; later launches replace the address in a map if its array is elsewhere. */
-#include "prepare.h"
+ * to 128 and copied together from a template. Their tensor maps are encoded there. */
+#include "plan.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,24 +35,6 @@ static void *pointer(uint64_t address)
 
 /* ---- checks before anything runs ---- */
 
-static int misaligned(const pallasc_plan *plan, uint32_t array, uint64_t address)
-{
-    uint32_t alignment = buffer_of(plan, array)->alignment;
-    return fail(PALLASC_ERROR_ARGUMENT,
-                "A view does that: pass a copy, or a view that starts at such a multiple.",
-                "%s: %s starts at %#llx, misaligned by %llu bytes: the kernel requires multiples of "
-                "%u.",
-                name_of(plan), path_of(plan, array), (unsigned long long)address,
-                (unsigned long long)(address % alignment), alignment);
-}
-
-static int without_memory(const pallasc_plan *plan, uint32_t array)
-{
-    return fail(PALLASC_ERROR_ARGUMENT, "Pass an array that has memory.",
-                "%s: %s has %llu bytes, and its address is 0.", name_of(plan),
-                path_of(plan, array), (unsigned long long)buffer_of(plan, array)->size);
-}
-
 static int overlapping(const pallasc_plan *plan, uint32_t written, uint32_t other)
 {
     const char *first = path_of(plan, written), *second = path_of(plan, other);
@@ -74,9 +55,16 @@ static int check_alignment(const struct call *call)
         if (!buffer->size)
             continue;
         if (buffer->alignment & mask ? address % buffer->alignment : address & mask)
-            return misaligned(plan, i, address);
+            return fail(PALLASC_ERROR_ARGUMENT,
+                        "A view does that: pass a copy, or a view that starts at such a multiple.",
+                        "%s: %s starts at %#llx, misaligned by %llu bytes: the kernel requires "
+                        "multiples of %u.", name_of(plan), path_of(plan, i),
+                        (unsigned long long)address,
+                        (unsigned long long)(address % buffer->alignment), buffer->alignment);
         if (!address)
-            return without_memory(plan, i);
+            return fail(PALLASC_ERROR_ARGUMENT, "Pass an array that has memory.",
+                        "%s: %s has %llu bytes, and its address is 0.", name_of(plan),
+                        path_of(plan, i), (unsigned long long)buffer->size);
     }
     return PALLASC_OK;
 }
@@ -110,13 +98,7 @@ static int check_addresses(const struct call *call)
     return status;
 }
 
-static int not_prepared(const pallasc_plan *plan, int device)
-{
-    return fail(PALLASC_ERROR_ARGUMENT, "Call pallasc_prepare for this device before.",
-                "%s is not prepared on GPU %d.", name_of(plan), device);
-}
-
-static int check_call(const struct call *call, size_t count, size_t first_step)
+static int check_call(const struct call *call, size_t count)
 {
     const pallasc_plan *plan = call->plan;
     if (count != plan->count[FLAT_ARRAYS] || (count && !call->buffers))
@@ -127,9 +109,6 @@ static int check_call(const struct call *call, size_t count, size_t first_step)
                     "%s needs %llu bytes of workspace at a multiple of %d, not at %#llx.",
                     name_of(plan), (unsigned long long)plan->workspace_bytes, BUFFER_ALIGNMENT,
                     (unsigned long long)call->workspace);
-    if (first_step && first_step >= plan->count[FLAT_STEPS])
-        return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s has %u steps, and there is no step %zu.",
-                    name_of(plan), plan->count[FLAT_STEPS], first_step);
     return check_addresses(call);
 }
 
@@ -167,73 +146,38 @@ static int encode_at(const struct call *call, const struct flat_launch *launch,
     return answer(result, function, what);
 }
 
-static int encode_template(const struct call *call)
-{
-    const pallasc_plan *plan = call->plan;
-    struct device_state *state = call->state;
-    int status = PALLASC_OK;
-    memcpy(state->encoded, plan->template, plan->template_bytes);
-    for (uint32_t i = 0; !status && i < plan->count[FLAT_LAUNCHES]; i++) {
-        const struct layout *layout = &plan->layouts[i];
-        for (uint32_t m = layout->maps; !status && m < layout->maps + layout->map_count; m++) {
-            const struct flat_map *map = &plan->maps[m];
-            state->map_addresses[m] = address_of(call, map->buffer) + map->offset;
-            status = encode_at(call, &plan->launches[i], map,
-                               state->encoded + layout->values_at + plan->map_at[m],
-                               state->map_addresses[m]);
-        }
-    }
-    return status;
-}
-
-/* Encode all maps once; another thread that launches meanwhile encodes its maps on its stack. */
-static int encode_once(const struct call *call, int *is_encoded)
-{
-    struct device_state *state = call->state;
-    int expected = NOT_ENCODED;
-    *is_encoded = atomic_load_explicit(&state->encoding, memory_order_acquire) == ENCODED;
-    if (*is_encoded || !call->plan->count[FLAT_MAPS])
-        return PALLASC_OK;
-    if (!atomic_compare_exchange_strong(&state->encoding, &expected, BEING_ENCODED)) {
-        *is_encoded = expected == ENCODED;
-        return PALLASC_OK;
-    }
-    int status = encode_template(call);
-    *is_encoded = !status;
-    atomic_store_explicit(&state->encoding, status ? NOT_ENCODED : ENCODED, memory_order_release);
-    return status;
-}
-
 static int set_maps(const struct call *call, const struct flat_launch *launch,
-                    const struct layout *layout, unsigned char *values, int is_encoded)
+                    const struct layout *layout, unsigned char *values)
 {
     const pallasc_plan *plan = call->plan;
-    for (uint32_t m = layout->maps; m < layout->maps + layout->map_count; m++) {
+    int status = PALLASC_OK;
+    for (uint32_t m = layout->maps; !status && m < layout->maps + layout->map_count; m++) {
         const struct flat_map *map = &plan->maps[m];
         uint64_t address = address_of(call, map->buffer) + map->offset;
-        unsigned char *where = values + plan->map_at[m];
-        if (is_encoded && call->state->map_addresses[m] == address)
-            continue;
-        int can_replace = is_encoded && (uintptr_t)where % VALUE_ALIGNMENT == 0;
-        if (can_replace && !driver.cuTensorMapReplaceAddress(where, pointer(address)))
-            continue;
-        int status = encode_at(call, launch, map, where, address);
-        if (status)
-            return status;
+        status = encode_at(call, launch, map, values + plan->map_at[m], address);
     }
-    return PALLASC_OK;
+    return status;
 }
 
 /* ---- steps ---- */
 
-/* The driver's result for a step, and the function that was called. */
-struct step_answer {
-    const char *function;
-    int result;
-};
+/* Returns PALLASC_OK, or the error for a step, with the message of runtime/calls/plain.py. */
+static int step_done(const struct call *call, uint32_t number, const char *function, int result)
+{
+    const char *name = name_of(call->plan), *before = "";
+    char what[1024];
+    if (!result)
+        return PALLASC_OK;
+    if (number)
+        before = ", but the steps before it were launched";
+    if (call->plan->count[FLAT_STEPS] == 1)
+        snprintf(what, sizeof what, "%s cannot be launched", name);
+    else
+        snprintf(what, sizeof what, "step %u of %.900s cannot be launched%s", number, name, before);
+    return answer(result, function, what);
+}
 
-static int run_launch(const struct call *call, uint32_t number, int is_encoded,
-                      struct step_answer *answer)
+static int run_launch(const struct call *call, uint32_t step, uint32_t number)
 {
     const pallasc_plan *plan = call->plan;
     const struct flat_launch *launch = &plan->launches[number];
@@ -250,8 +194,7 @@ static int run_launch(const struct call *call, uint32_t number, int is_encoded,
     uint64_t *addresses = (uint64_t *)(pointers + count);
 
     if (layout->value_bytes)
-        memcpy(values, (is_encoded ? call->state->encoded : plan->template) + layout->values_at,
-               layout->value_bytes);
+        memcpy(values, plan->template + layout->values_at, layout->value_bytes);
     for (size_t i = 0; i < count; i++, parameter++) {
         if (parameter->kind != FLAT_POINTER) {
             pointers[i] = values + value_at[i];
@@ -260,96 +203,75 @@ static int run_launch(const struct call *call, uint32_t number, int is_encoded,
         addresses[i] = address_of(call, parameter->buffer) + parameter->offset;
         pointers[i] = &addresses[i];
     }
-    int status = set_maps(call, launch, layout, values, is_encoded);
+    int status = set_maps(call, launch, layout, values);
     if (status)
         return status;
     struct cuda_launch_attribute attributes[2];
     struct cuda_launch_config config;
     set_config(&config, attributes, launch, call->stream);
-    answer->function = "cuLaunchKernelEx";
-    answer->result = driver.cuLaunchKernelEx(&config, call->state->functions[number], pointers, NULL);
-    return PALLASC_OK;
+    return step_done(call, step, "cuLaunchKernelEx",
+                     driver.cuLaunchKernelEx(&config, call->state->functions[number], pointers, NULL));
 }
 
-static void run_transfer(const struct call *call, const struct flat_step *step,
-                         struct step_answer *answer)
+static int run_transfer(const struct call *call, uint32_t number, const struct flat_step *step)
 {
     uint64_t target = address_of(call, step->target) + step->target_offset;
     if (step->kind == FLAT_COPY) {
         uint64_t source = address_of(call, step->source) + step->source_offset;
-        answer->function = "cuMemcpyDtoDAsync";
-        answer->result = driver.cuMemcpyDtoDAsync(target, source, step->size, call->stream);
-    } else if (step->width == 1) {
-        answer->function = "cuMemsetD8Async";
-        answer->result = driver.cuMemsetD8Async(target, (unsigned char)step->value, step->size,
-                                                call->stream);
-    } else {
-        answer->function = "cuMemsetD32Async";
-        answer->result = driver.cuMemsetD32Async(target, (unsigned)step->value, step->size / 4,
-                                                 call->stream);
+        return step_done(call, number, "cuMemcpyDtoDAsync",
+                         driver.cuMemcpyDtoDAsync(target, source, step->size, call->stream));
     }
+    if (step->width == 1)
+        return step_done(call, number, "cuMemsetD8Async",
+                         driver.cuMemsetD8Async(target, (unsigned char)step->value, step->size,
+                                                call->stream));
+    return step_done(call, number, "cuMemsetD32Async",
+                     driver.cuMemsetD32Async(target, (unsigned)step->value, step->size / 4,
+                                             call->stream));
 }
 
-/* The error for a step, with the message of runtime/calls/plain.py. */
-static int step_failed(const struct call *call, size_t number, const struct step_answer *failed)
-{
-    const char *name = name_of(call->plan), *before = "";
-    char what[1024];
-    if (number)
-        before = ", but the steps before it were launched";
-    if (call->plan->count[FLAT_STEPS] == 1)
-        snprintf(what, sizeof what, "%s cannot be launched", name);
-    else
-        snprintf(what, sizeof what, "step %zu of %.900s cannot be launched%s", number, name, before);
-    return answer(failed->result, failed->function, what);
-}
-
-static int run_steps(const struct call *call, size_t first_step, size_t *failed_step)
+static int run_steps(const struct call *call)
 {
     const pallasc_plan *plan = call->plan;
-    int is_encoded, status = encode_once(call, &is_encoded);
-    for (size_t i = first_step; !status && i < plan->count[FLAT_STEPS]; i++) {
+    int status = PALLASC_OK;
+    for (uint32_t i = 0; !status && i < plan->count[FLAT_STEPS]; i++) {
         const struct flat_step *step = &plan->steps[i];
-        struct step_answer answer = {NULL, 0};
-        if (step->kind == FLAT_LAUNCH)
-            status = run_launch(call, step->target, is_encoded, &answer);
-        else
-            run_transfer(call, step, &answer);
-        if (answer.result)
-            status = step_failed(call, i, &answer);
-        if (status)
-            *failed_step = i;
+        status = step->kind == FLAT_LAUNCH ? run_launch(call, i, step->target)
+                                           : run_transfer(call, i, step);
     }
     return status;
 }
 
-int pallasc_launch_from(const pallasc_plan *plan, int device, void *const *buffers, size_t count,
-                        void *workspace, void *stream, size_t first_step, size_t *failed_step)
+/* Not part of the interface: python.c calls it. Also records an event after the launch, unless it is
+ * NULL; even after a failed one, since some of several steps may be enqueued. */
+PALLASC_API int pallasc_launch_recorded(const pallasc_plan *plan, int device, void *const *buffers,
+                                        size_t count, void *workspace, void *stream, void *event);
+
+int pallasc_launch_recorded(const pallasc_plan *plan, int device, void *const *buffers,
+                            size_t count, void *workspace, void *stream, void *event)
 {
-    size_t failed = SIZE_MAX;
-    struct device_state *state = NULL;
-    if (device >= 0 && device < MOST_DEVICES)
-        state = atomic_load_explicit(&plan->devices[device], memory_order_acquire);
-    if (failed_step)
-        *failed_step = failed;
-    if (!state || state->epoch != current_epoch())
-        return not_prepared(plan, device);
+    if (!is_prepared(plan, device))
+        return fail(PALLASC_ERROR_ARGUMENT, "Call pallasc_prepare for this device before.",
+                    "%s is not prepared on GPU %d.", name_of(plan), device);
+    struct device_state *state = atomic_load(&plan->devices[device]);
     struct call call = {plan, state, buffers, (uint64_t)(uintptr_t)workspace, stream};
-    int status = check_call(&call, count, first_step);
+    int status = check_call(&call, count);
     if (status)
         return status;
     struct entered entered;
     status = enter_context(&entered, state->context, device);
-    if (!status)
-        status = run_steps(&call, first_step, &failed);
+    if (!status) {
+        status = run_steps(&call);
+        int result = event ? driver.cuEventRecord(event, stream) : CUDA_OK;
+        if (!status)
+            status = answer(result, "cuEventRecord", "stream work cannot be recorded");
+    }
     leave(&entered);
-    if (failed_step)
-        *failed_step = failed;
     return status;
 }
 
 int pallasc_launch(const pallasc_plan *plan, int device, void *const *buffers, size_t count,
                    void *workspace, void *stream)
 {
-    return pallasc_launch_from(plan, device, buffers, count, workspace, stream, 0, NULL);
+    return pallasc_launch_recorded(plan, device, buffers, count, workspace, stream, NULL);
 }

@@ -220,10 +220,6 @@ class Library:
         self.check(self.functions.pallasc_open(data, len(data), None, None, ctypes.byref(handle)))
         return NativePlan(self, handle)
 
-    def forget(self) -> None:
-        """Forget the driver and everything that was loaded; see the header."""
-        self.functions.pallasc_forget()
-
     def check(self, status: int) -> None:
         """Raise this thread's last error if a function returned a failure status."""
         if not status:

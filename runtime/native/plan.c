@@ -3,7 +3,6 @@
  * Offsets and sizes are compared by subtracting from a larger value, or in 64 bits after they were
  * bounded, so no sum overflows. All loops run over entries within the block. */
 #include "plan.h"
-#include "sha256.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,11 +100,6 @@ static int is_string(const pallasc_plan *plan, uint32_t at)
     return at < plan->count[FLAT_STRINGS] && (!at || !plan->strings[at - 1]);
 }
 
-static int is_string_or_none(const pallasc_plan *plan, uint32_t at)
-{
-    return at == FLAT_NONE || is_string(plan, at);
-}
-
 /* "sm_90a": digits, the last of which is the minor version, and a suffix. */
 static int read_architecture(pallasc_plan *plan, const char *arch)
 {
@@ -124,8 +118,8 @@ static int check_facts(pallasc_plan *plan)
     const struct flat_facts *facts = plan->facts;
     if (plan->count[FLAT_FACTS] != 1 || plan->count[FLAT_ARRAYS] > FLAT_MOST_ARRAYS ||
         facts->input_count > plan->count[FLAT_ARRAYS] || !is_string(plan, facts->name) ||
-        !is_string_or_none(plan, facts->package) || !is_string(plan, facts->arch) ||
-        !read_architecture(plan, string_of(plan, facts->arch)))
+        (facts->package != FLAT_NONE && !is_string(plan, facts->package)) ||
+        !is_string(plan, facts->arch) || !read_architecture(plan, string_of(plan, facts->arch)))
         return damaged("table", FLAT_FACTS);
     return PALLASC_OK;
 }
@@ -259,68 +253,42 @@ static int array_bytes(const pallasc_plan *plan, const struct flat_array *array,
     return 1;
 }
 
-/* Checks common to arrays and outputs; `numbers` counts the numbers used so far. */
-static int check_array(const pallasc_plan *plan, const char *what, uint32_t number,
-                       const struct flat_array *array, uint32_t *numbers, uint64_t *bytes)
+/* `numbers` counts the numbers used so far. */
+static int is_array(const pallasc_plan *plan, uint32_t number, uint32_t *numbers)
 {
+    const struct flat_array *array = &plan->arrays[number];
     uint32_t left = plan->count[FLAT_NUMBERS] - *numbers;
+    uint64_t bytes;
     if (!is_string(plan, array->path) || !is_string(plan, array->dtype) || !array->bits ||
         array->bits > MOST_BITS || array->rank > FLAT_MOST_RANK ||
         array->numbers != *numbers || 2 * array->rank > left ||
-        array->buffer >= plan->count[FLAT_BUFFERS] || array->place >= plan->count[FLAT_ARRAYS])
-        return damaged(what, number);
+        array->buffer >= plan->count[FLAT_BUFFERS] || array->place != number)
+        return 0;
     for (uint32_t i = 0; i < 2 * array->rank; i++)
         if (plan->numbers[*numbers + i] < 0)
-            return damaged(what, number);
+            return 0;
     *numbers += 2 * array->rank;
-    if (!array_bytes(plan, array, bytes) || *bytes > plan->buffers[array->buffer].size)
-        return damaged(what, number);
-    return PALLASC_OK;
+    const struct flat_buffer *buffer = &plan->buffers[array->buffer];
+    uint32_t flags = number < plan->facts->input_count ? PALLASC_INPUT : PALLASC_RESULT;
+    uint32_t may_have = flags == PALLASC_INPUT ? PALLASC_UPDATED : 0;
+    return array_bytes(plan, array, &bytes) && bytes == buffer->size &&
+           (array->flags & ~may_have) == flags && buffer->role <= FLAT_OUTPUT &&
+           plan->places[array->buffer].kind == NOWHERE;
 }
 
-static int check_passed(pallasc_plan *plan, uint32_t *numbers)
+static int check_arrays(pallasc_plan *plan)
 {
+    uint32_t numbers = 0;
     for (uint32_t i = 0; i < plan->count[FLAT_ARRAYS]; i++) {
-        const struct flat_array *array = &plan->arrays[i];
-        uint64_t bytes = 0;
-        int status = check_array(plan, "array", i, array, numbers, &bytes);
-        if (status)
-            return status;
-        const struct flat_buffer *buffer = &plan->buffers[array->buffer];
-        struct place *place = &plan->places[array->buffer];
-        uint32_t flags = i < plan->facts->input_count ? PALLASC_INPUT : PALLASC_RESULT;
-        uint32_t may_have = flags == PALLASC_INPUT ? PALLASC_UPDATED : 0;
-        if (array->place != i || (array->flags & ~may_have) != flags || bytes != buffer->size ||
-            buffer->role > FLAT_OUTPUT || place->kind != NOWHERE)
+        if (!is_array(plan, i, &numbers))
             return damaged("array", i);
-        *place = (struct place){PASSED, i};
+        plan->places[plan->arrays[i].buffer] = (struct place){PASSED, i};
     }
     for (uint32_t i = 0; i < plan->count[FLAT_BUFFERS]; i++)
         if (plan->buffers[i].role <= FLAT_OUTPUT && plan->places[i].kind == NOWHERE &&
             plan->buffers[i].size)
             return damaged("buffer", i); /* no array provides it */
     return PALLASC_OK;
-}
-
-static int check_outputs(const pallasc_plan *plan, uint32_t *numbers)
-{
-    for (uint32_t i = 0; i < plan->count[FLAT_OUTPUTS]; i++) {
-        const struct flat_array *output = &plan->outputs[i];
-        uint64_t bytes;
-        int status = check_array(plan, "output", i, output, numbers, &bytes);
-        if (status)
-            return status;
-        if (output->flags || plan->arrays[output->place].buffer != output->buffer)
-            return damaged("output", i);
-    }
-    return PALLASC_OK;
-}
-
-static int check_arrays(pallasc_plan *plan)
-{
-    uint32_t numbers = 0;
-    int status = check_passed(plan, &numbers);
-    return status ? status : check_outputs(plan, &numbers);
 }
 
 /* Are this many bytes from an offset within a buffer? */
@@ -347,8 +315,7 @@ static int check_cubins(const pallasc_plan *plan)
     for (uint32_t i = 0; i < plan->count[FLAT_CUBINS]; i++) {
         const struct flat_cubin *cubin = &plan->cubins[i];
         if (i >= plan->count[FLAT_BLOBS] || cubin->blob >= plan->count[FLAT_BLOBS] ||
-            !is_new_cubin(plan, i) || !is_string_or_none(plan, cubin->toolkit) ||
-            !is_string_or_none(plan, cubin->package))
+            !is_new_cubin(plan, i))
             return damaged("cubin", i);
     }
     return PALLASC_OK;
@@ -548,20 +515,14 @@ static int make_template(pallasc_plan *plan)
 
 /* ---- opening and closing ---- */
 
-static void *zeros(size_t count, size_t bytes)
-{
-    return calloc(count ? count : 1, bytes);
-}
-
 static int make_room(pallasc_plan *plan)
 {
-    plan->places = zeros(plan->count[FLAT_BUFFERS], sizeof *plan->places);
-    plan->layouts = zeros(plan->count[FLAT_LAUNCHES], sizeof *plan->layouts);
-    plan->value_at = zeros(plan->count[FLAT_PARAMETERS], sizeof *plan->value_at);
-    plan->map_at = zeros(plan->count[FLAT_MAPS], sizeof *plan->map_at);
-    plan->found = zeros(plan->count[FLAT_BLOBS], sizeof *plan->found);
-    return plan->places && plan->layouts && plan->value_at && plan->map_at &&
-                   plan->found
+    plan->places = calloc(plan->count[FLAT_BUFFERS] + 1ul, sizeof *plan->places);
+    plan->layouts = calloc(plan->count[FLAT_LAUNCHES] + 1ul, sizeof *plan->layouts);
+    plan->value_at = calloc(plan->count[FLAT_PARAMETERS] + 1ul, sizeof *plan->value_at);
+    plan->map_at = calloc(plan->count[FLAT_MAPS] + 1ul, sizeof *plan->map_at);
+    plan->found = calloc(plan->count[FLAT_BLOBS] + 1ul, sizeof *plan->found);
+    return plan->places && plan->layouts && plan->value_at && plan->map_at && plan->found
                ? PALLASC_OK
                : fail_host_memory();
 }
@@ -629,25 +590,6 @@ void pallasc_close(pallasc_plan *plan)
 
 /* ---- arrays of a plan ---- */
 
-static int describe(const pallasc_plan *plan, const struct flat_array *array, pallasc_array *told)
-{
-    uint64_t bytes;
-    array_bytes(plan, array, &bytes);
-    *told = (pallasc_array){
-        .path = string_of(plan, array->path),
-        .dtype = string_of(plan, array->dtype),
-        .shape = plan->numbers + array->numbers,
-        .strides = plan->numbers + array->numbers + array->rank,
-        .rank = array->rank,
-        .bits = array->bits,
-        .bytes = (size_t)bytes,
-        .alignment = plan->buffers[array->buffer].alignment,
-        .buffer = array->place,
-        .flags = (int)plan->arrays[array->place].flags,
-    };
-    return PALLASC_OK;
-}
-
 size_t pallasc_buffer_count(const pallasc_plan *plan)
 {
     return plan->count[FLAT_ARRAYS];
@@ -658,20 +600,19 @@ int pallasc_buffer(const pallasc_plan *plan, size_t index, pallasc_array *array)
     if (index >= plan->count[FLAT_ARRAYS] || !array)
         return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s takes %u buffers, and there is no buffer %zu.",
                     name_of(plan), plan->count[FLAT_ARRAYS], index);
-    return describe(plan, &plan->arrays[index], array);
-}
-
-size_t pallasc_output_count(const pallasc_plan *plan)
-{
-    return plan->count[FLAT_OUTPUTS];
-}
-
-int pallasc_output(const pallasc_plan *plan, size_t index, pallasc_array *array)
-{
-    if (index >= plan->count[FLAT_OUTPUTS] || !array)
-        return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s has %u outputs, and there is no output %zu.",
-                    name_of(plan), plan->count[FLAT_OUTPUTS], index);
-    return describe(plan, &plan->outputs[index], array);
+    const struct flat_array *own = &plan->arrays[index];
+    *array = (pallasc_array){
+        .path = string_of(plan, own->path),
+        .dtype = string_of(plan, own->dtype),
+        .shape = plan->numbers + own->numbers,
+        .strides = plan->numbers + own->numbers + own->rank,
+        .rank = own->rank,
+        .bits = own->bits,
+        .bytes = (size_t)plan->buffers[own->buffer].size,
+        .alignment = plan->buffers[own->buffer].alignment,
+        .flags = (int)own->flags,
+    };
+    return PALLASC_OK;
 }
 
 size_t pallasc_workspace_bytes(const pallasc_plan *plan)

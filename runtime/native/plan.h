@@ -2,14 +2,21 @@
 #ifndef PALLASC_PLAN_H
 #define PALLASC_PLAN_H
 
-#include "errors.h"
+#include "driver.h"
 #include "flat_plan.h"
 
 #include <stdatomic.h>
 
 enum { MOST_DEVICES = 64, VALUE_ALIGNMENT = 128, BUFFER_ALIGNMENT = 256 };
 
-struct device_state; /* prepare.h */
+/* A plan on a device. */
+struct device_state {
+    unsigned epoch; /* the epoch in which it was created */
+    int ordinal;
+    cuda_context context;
+    cuda_function *functions; /* of each launch */
+    cuda_address *constants;  /* of each buffer */
+};
 
 /* The location of a buffer. */
 struct place {
@@ -74,6 +81,13 @@ static inline const char *kernel_name(const pallasc_plan *plan, const struct fla
 /* prepare.c */
 void free_states(pallasc_plan *plan);
 int is_prepared(const pallasc_plan *plan, int ordinal);
+
+/* The CUlaunchConfig of a launch; `attributes` gets at most two. */
+void set_config(struct cuda_launch_config *config, struct cuda_launch_attribute attributes[2],
+                const struct flat_launch *launch, cuda_stream stream);
+
+/* sha256.c: FIPS 180-4. */
+void sha256(const void *data, size_t size, uint8_t digest[32]);
 
 /* cubin.c: the error in a cubin for sm_`sm`, with the message of specs/artifacts/cubin.py if that
  * has the same check; or NULL.

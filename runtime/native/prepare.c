@@ -1,9 +1,6 @@
 /* Prepare a plan on a device: the same driver queries, in the same order, and the same errors as
  * runtime/calls/plain.py. */
-#define _ISOC11_SOURCE
-#include "prepare.h"
-
-#include "sha256.h"
+#include "plan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,55 +12,42 @@ enum {
     DEFAULT_SMEM_BYTES = 48 * 1024,
     PORTABLE_CLUSTER = 8,
     WHAT_BYTES = 1024,
-    MOST_SHOWN = 64, /* sizes of parameters in a message */
 };
 
 /* ---- once per process: cubins in the driver, constants on devices ---- */
+
+enum { EVERYWHERE = -1 };
 
 struct loaded {
     struct loaded *next;
     uint8_t sha256[32];
     unsigned epoch;
-    int ordinal; /* of a constant */
+    int ordinal; /* of a constant; EVERYWHERE for a cubin */
+    int is_loaded;
     union {
         cuda_library library;
         cuda_address address;
     } what;
 };
 
-static struct loaded *libraries, *constants;
+static struct loaded *first_loaded;
 
-static struct loaded *look_up(struct loaded *list, const uint8_t sha256[32], int ordinal)
+/* The entry of a blob, a new one if there is none; NULL if memory is exhausted. */
+static struct loaded *entry_of(const uint8_t sha256[32], int ordinal)
 {
-    for (; list; list = list->next)
-        if (list->epoch == current_epoch() && list->ordinal == ordinal &&
-            !memcmp(list->sha256, sha256, sizeof list->sha256))
-            return list;
-    return NULL;
-}
-
-/* Create an entry before loading its object, so that nothing is loaded without an entry. */
-static struct loaded *new_entry(const uint8_t sha256[32], int ordinal)
-{
-    struct loaded *entry = calloc(1, sizeof *entry);
-    if (entry) {
-        memcpy(entry->sha256, sha256, sizeof entry->sha256);
-        entry->epoch = current_epoch();
-        entry->ordinal = ordinal;
-    }
-    return entry;
-}
-
-/* Entries of an earlier epoch are never looked up again. */
-static void keep(struct loaded **list, struct loaded *entry)
-{
-    while (*list && (*list)->epoch != current_epoch()) {
-        struct loaded *old = *list;
-        *list = old->next;
-        free(old);
-    }
-    entry->next = *list;
-    *list = entry;
+    struct loaded *entry = first_loaded;
+    for (; entry; entry = entry->next)
+        if (entry->epoch == current_epoch() && entry->ordinal == ordinal &&
+            !memcmp(entry->sha256, sha256, sizeof entry->sha256))
+            return entry;
+    entry = calloc(1, sizeof *entry);
+    if (!entry)
+        return NULL;
+    memcpy(entry->sha256, sha256, sizeof entry->sha256);
+    entry->epoch = current_epoch();
+    entry->ordinal = ordinal;
+    entry->next = first_loaded;
+    return first_loaded = entry;
 }
 
 /* ---- which GPUs can run a plan ---- */
@@ -156,57 +140,26 @@ static int check_device(const pallasc_plan *plan, const struct device *device)
 
 /* ---- cubins and kernels ---- */
 
-static int check_toolkit(const pallasc_plan *plan, const struct flat_cubin *cubin)
-{
-    const char *toolkit = cubin->toolkit == FLAT_NONE ? "" : string_of(plan, cubin->toolkit);
-    long major = strtol(toolkit, NULL, 10); /* strtol saturates instead of overflowing */
-    if (major <= driver.version / 1000)
-        return PALLASC_OK;
-    char hint[256], version[16];
-    snprintf(hint, sizeof hint, "Install NVIDIA driver %.64s or newer.",
-             cubin->package == FLAT_NONE ? "" : string_of(plan, cubin->package));
-    return fail(PALLASC_ERROR_DEVICE, hint,
-                "the cubin was made by CUDA toolkit %.64s, and the driver is for CUDA %s.", toolkit,
-                version_text(version, driver.version));
-}
-
 /* Here and below, `what` is the start of messages: "kernel K cannot be loaded on D". */
 static int get_library(const pallasc_plan *plan, const struct flat_cubin *cubin, const char *what,
                        cuda_library *library)
 {
-    const uint8_t *sha256 = plan->blobs[cubin->blob].sha256;
-    int status = check_toolkit(plan, cubin);
-    if (status)
-        return status;
-    struct loaded *entry = look_up(libraries, sha256, -1);
-    if (!entry) {
-        entry = new_entry(sha256, -1);
-        if (!entry)
-            return fail_host_memory();
+    struct loaded *entry = entry_of(plan->blobs[cubin->blob].sha256, EVERYWHERE);
+    if (!entry)
+        return fail_host_memory();
+    if (!entry->is_loaded) {
         struct entered entered = {0, 0, 0};
-        status = leave_captures_alone(&entered);
+        int status = leave_captures_alone(&entered);
         if (!status)
             status = CALL(what, cuLibraryLoadData, &entry->what.library,
                           plan->found[cubin->blob], NULL, NULL, 0, NULL, NULL, 0);
         leave(&entered);
-        if (status) {
-            free(entry);
+        if (status)
             return status;
-        }
-        keep(&libraries, entry);
+        entry->is_loaded = 1;
     }
     *library = entry->what.library;
     return PALLASC_OK;
-}
-
-/* Numbers formatted like a Python list. */
-static const char *sizes_text(char *text, size_t capacity, const uint32_t *sizes, size_t count)
-{
-    snprintf(text, capacity, "[");
-    for (size_t i = 0; i < count && i < MOST_SHOWN; i++)
-        append(text, capacity, i ? ", %u" : "%u", sizes[i]);
-    append(text, capacity, "]");
-    return text;
 }
 
 /* Compare the plan with the parameters that the driver reports, if it can report them. */
@@ -214,8 +167,8 @@ static int check_parameters(const pallasc_plan *plan, const struct flat_launch *
                             cuda_kernel kernel, const char *what)
 {
     const struct flat_kernel *own = &plan->kernels[launch->kernel];
-    char texts[2][512];
-    uint32_t told[MOST_SHOWN];
+    const uint32_t *sizes = plan->sizes + own->sizes;
+    char passed[512] = "", told[512] = "";
     size_t offset, size, count = 0;
     int same = 1;
     if (driver.version < PARAMETER_QUERIES)
@@ -226,18 +179,16 @@ static int check_parameters(const pallasc_plan *plan, const struct flat_launch *
             break;
         if (result)
             return answer(result, "cuKernelGetParamInfo", what);
-        same = same && count < own->size_count && size == plan->sizes[own->sizes + count];
-        if (count < MOST_SHOWN)
-            told[count] = (uint32_t)size;
+        same = same && count < own->size_count && size == sizes[count];
+        append(told, sizeof told, count ? ", %zu" : "%zu", size);
     }
     if (same && count == own->size_count)
         return PALLASC_OK;
+    for (size_t i = 0; i < own->size_count; i++)
+        append(passed, sizeof passed, i ? ", %u" : "%u", sizes[i]);
     return fail(PALLASC_ERROR_CORRUPT, NULL,
-                "%s: the plan passes parameters of %s bytes to %s, and the driver says %s",
-                name_of(plan),
-                sizes_text(texts[0], sizeof texts[0], plan->sizes + own->sizes,
-                           own->size_count),
-                kernel_name(plan, launch), sizes_text(texts[1], sizeof texts[1], told, count));
+                "%s: the plan passes parameters of [%s] bytes to %s, and the driver says [%s]",
+                name_of(plan), passed, kernel_name(plan, launch), told);
 }
 
 static int raise_attribute(cuda_kernel kernel, const struct device *device, int attribute,
@@ -372,29 +323,23 @@ static int copy_constant(const pallasc_plan *plan, uint32_t number, const struct
 static int get_constant(const pallasc_plan *plan, uint32_t number, struct device *device,
                         cuda_address *address)
 {
-    const uint8_t *sha256 = plan->blobs[number].sha256;
-    struct loaded *entry = look_up(constants, sha256, device->ordinal);
-    if (entry) {
-        *address = entry->what.address;
-        return PALLASC_OK;
-    }
-    int status = own_stream(device);
-    if (status)
-        return status;
-    entry = new_entry(sha256, device->ordinal);
+    struct loaded *entry = entry_of(plan->blobs[number].sha256, device->ordinal);
     if (!entry)
         return fail_host_memory();
-    struct entered entered;
-    status = enter_quietly(&entered, device);
-    if (!status)
-        status = copy_constant(plan, number, device, address);
-    leave(&entered);
-    if (status) {
-        free(entry);
-        return status;
+    if (!entry->is_loaded) {
+        struct entered entered;
+        int status = own_stream(device);
+        if (status)
+            return status;
+        status = enter_quietly(&entered, device);
+        if (!status)
+            status = copy_constant(plan, number, device, &entry->what.address);
+        leave(&entered);
+        if (status)
+            return status;
+        entry->is_loaded = 1;
     }
-    entry->what.address = *address;
-    keep(&constants, entry);
+    *address = entry->what.address;
     return PALLASC_OK;
 }
 
@@ -406,8 +351,6 @@ static void free_state(struct device_state *state)
         return;
     free(state->functions);
     free(state->constants);
-    free(state->encoded);
-    free(state->map_addresses);
     free(state);
 }
 
@@ -427,9 +370,7 @@ static struct device_state *new_state(const pallasc_plan *plan, const struct dev
     state->context = device->context;
     state->functions = calloc(plan->count[FLAT_LAUNCHES] + 1ul, sizeof *state->functions);
     state->constants = calloc(plan->count[FLAT_BUFFERS] + 1ul, sizeof *state->constants);
-    state->map_addresses = calloc(plan->count[FLAT_MAPS] + 1ul, sizeof *state->map_addresses);
-    state->encoded = aligned_alloc(VALUE_ALIGNMENT, plan->template_bytes + VALUE_ALIGNMENT);
-    if (!state->functions || !state->constants || !state->map_addresses || !state->encoded) {
+    if (!state->functions || !state->constants) {
         free_state(state);
         return NULL;
     }

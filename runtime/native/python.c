@@ -1,4 +1,4 @@
-/* `_native`: the path of a call from Python to `pallasc_launch_from`.
+/* `_native`: the path of a call from Python to `pallasc_launch`.
  *
  * A front is the entry point of one kernel: a builtin method that inspects the arguments of a call,
  * finds the route with the same dtypes, shapes and layouts, and launches its plan in the stream.
@@ -9,8 +9,8 @@
  * Arrays are inspected through DLPack's C exchange API where their type has it, and otherwise through
  * a function of Python that describes them.
  *
- * Routes of a front and programs of a route are only ever added, and each is complete when published;
- * a program's streams are single words. So a call needs no lock, even on a free-threaded Python.
+ * Routes of a front and programs of a route are only ever added, and each is complete when published.
+ * So a call needs no lock, even on a free-threaded Python.
  */
 #ifndef Py_GIL_DISABLED
 #define Py_LIMITED_API 0x030b0000
@@ -30,9 +30,6 @@
 enum {
     MOST_ARRAYS = 32, /* in one call, including results and workspace */
     MOST_DEVICES = 32,
-    MOST_STREAMS = 64,
-    STREAM_SHIFT = 58, /* leaves a number below MOST_STREAMS */
-    STREAM_PLACES = 4, /* where a stream may be, from its hash on */
     LEGACY_STREAM = 1,  /* a handle of the context's default stream, as 0 is */
     DEFAULT_STREAMS = 2 /* handles up to this are default streams */
 };
@@ -68,10 +65,9 @@ typedef struct exchange_api {
 
 /* ---- program: a plan of the C library, prepared on one device */
 
-/* pallasc_launch_from of include/pallasc.h. */
+/* pallasc_launch_recorded of launch.c. */
 typedef int (*launch_function)(const void *plan, int device, void *const *buffers, size_t count,
-                               void *workspace, void *stream, size_t first_step,
-                               size_t *failed_step);
+                               void *workspace, void *stream, void *event);
 
 typedef struct program {
     PyObject_HEAD
@@ -82,11 +78,12 @@ typedef struct program {
     void *context; /* the device's primary context */
     int (*current_context)(void **context);
     int (*current_device)(int *device);
-    _Atomic(void *) streams[MOST_STREAMS]; /* those admitted last, near their hash */
+    int (*stream_context)(void *stream, void **context);
+    void *event; /* recorded after launches with arrays that track their uses */
 } program;
 
 static PyTypeObject *program_type, *front_type;
-static PyObject *name_stream, *name_out, *name_cuda_stream;
+static PyObject *name_stream, *name_out, *name_default_order;
 
 static void program_dealloc(PyObject *self)
 {
@@ -96,35 +93,20 @@ static void program_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* The place of a stream, or where to put it: a place that is empty, else the first one. */
-static _Atomic(void *) *place_of_stream(program *self, void *stream)
-{
-    uint64_t first = (uint64_t)(uintptr_t)stream * 0x9e3779b97f4a7c15u >> STREAM_SHIFT;
-    _Atomic(void *) *empty = NULL;
-    for (uint64_t n = 0; n < STREAM_PLACES; n++) {
-        _Atomic(void *) *place = &self->streams[(first + n) % MOST_STREAMS];
-        void *held = atomic_load_explicit(place, memory_order_relaxed);
-        if (held == stream)
-            return place;
-        if (!held && !empty)
-            empty = place;
-    }
-    return empty ? empty : &self->streams[first];
-}
-
 /* This function and those that create fronts and routes trust their arguments, which only
  * runtime/calls/native_path.py passes: it checks the number of arrays, and plans are checked when they
  * are read. */
 
-/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice) */
+/* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice, cuStreamGetCtx,
+ * event) */
 static PyObject *make_program(PyObject *module, PyObject *args)
 {
     PyObject *owner;
-    unsigned long long launch, plan, context, current, ask_device;
+    unsigned long long launch, plan, context, current, ask_device, ask_stream, event;
     int device;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OKKiKKK:program", &owner, &launch, &plan, &device, &context,
-                          &current, &ask_device))
+    if (!PyArg_ParseTuple(args, "OKKiKKKKK:program", &owner, &launch, &plan, &device, &context,
+                          &current, &ask_device, &ask_stream, &event))
         return NULL;
     program *self = PyObject_New(program, program_type);
     if (!self)
@@ -136,8 +118,8 @@ static PyObject *make_program(PyObject *module, PyObject *args)
     self->context = (void *)(uintptr_t)context;
     self->current_context = (int (*)(void **))(uintptr_t)current;
     self->current_device = (int (*)(int *))(uintptr_t)ask_device;
-    for (int n = 0; n < MOST_STREAMS; n++)
-        atomic_init(&self->streams[n], NULL);
+    self->stream_context = (int (*)(void *, void **))(uintptr_t)ask_stream;
+    self->event = (void *)(uintptr_t)event;
     return (PyObject *)self;
 }
 
@@ -166,9 +148,8 @@ typedef struct route_head {
     int64_t slots[]; /* the array of each parameter, -1 if it must be None; then of each leaf */
 } route_head;
 
-/* Functions of Python that a route calls: they return a program, check a stream before its first
- * use, order a launch after uses of its arrays, and raise the library's error. */
-enum { READY, ADMIT, ORDER, REFUSE, ROUTE_CALLS };
+/* Functions of Python that a route calls: they return a program, and raise the library's error. */
+enum { READY, REFUSE, ROUTE_CALLS };
 
 typedef struct route {
     struct route *next;
@@ -180,7 +161,6 @@ typedef struct route {
     PyObject *new;   /* a tuple with the arguments of each allocation: results, then workspace */
     PyObject *calls[ROUTE_CALLS];
     int array_count;
-    _Atomic(bool) is_slow_on[MOST_DEVICES];
     _Atomic(program *) programs[MOST_DEVICES];
 } route;
 
@@ -292,6 +272,7 @@ typedef struct call {
     PyObject *arrays[MOST_ARRAYS];   /* inputs, results, workspace */
     const seen *seen[MOST_ARRAYS];   /* what was seen of each */
     int first_new, end_new;          /* the arrays that the call has allocated */
+    bool is_tracked;                 /* an array tracks its uses */
     seen inspected[2 * MOST_ARRAYS]; /* memory of the views */
     int inspected_count;
 } call;
@@ -305,7 +286,7 @@ static PyObject *field(const seen *array, int number)
 }
 
 /* Lets Python describe an array; false if it cannot, or if the array is not on a GPU. */
-static bool describe(const call *own, PyObject *array, seen *out)
+static bool describe(call *own, PyObject *array, seen *out)
 {
     const front *self = own->self;
     out->described = PyObject_CallFunctionObjArgs(
@@ -315,6 +296,7 @@ static bool describe(const call *own, PyObject *array, seen *out)
     if (!PyTuple_Check(out->described) || PyTuple_Size(out->described) != FIELDS ||
         field(out, DEVICE) == Py_None)
         return false;
+    own->is_tracked |= field(out, USES) != Py_None;
     out->device = (int)PyLong_AsLong(field(out, DEVICE));
     out->address = PyLong_AsUnsignedLongLong(field(out, POINTER));
     return PyErr_Occurred() ? failed() : true;
@@ -421,6 +403,7 @@ static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, P
     const front *self = own->self;
     own->out = own->stream = own->items = NULL;
     own->first_new = own->end_new = own->inspected_count = 0;
+    own->is_tracked = false;
     if (count > self->slot_count)
         return false;
     for (int n = 0; n < self->slot_count; n++) {
@@ -546,7 +529,7 @@ static route *choose(call *own)
  * theirs; NULL if Python must handle the call. Python creates it on first use. */
 static program *program_on(route *way, int device)
 {
-    if (device < 0 || device >= MOST_DEVICES || way->is_slow_on[device])
+    if (device < 0 || device >= MOST_DEVICES)
         return NULL;
     program *own = atomic_load_explicit(&way->programs[device], memory_order_acquire);
     if (own)
@@ -557,7 +540,6 @@ static program *program_on(route *way, int device)
         return NULL;
     }
     if (Py_TYPE(made) != program_type) {
-        way->is_slow_on[device] = made == Py_False;
         Py_DECREF(made);
         return NULL;
     }
@@ -579,21 +561,6 @@ static bool read_handle(PyObject *handle, void **stream)
     return PyErr_Occurred() ? failed() : true;
 }
 
-/* The handle of a given stream. */
-static bool given_stream(const front *self, PyObject *given, void **stream)
-{
-    PyObject *handle = PyLong_CheckExact(given) ? Py_NewRef(given)
-                                                : PyObject_GetAttr(given, name_cuda_stream);
-    if (!handle || !PyLong_CheckExact(handle)) {
-        Py_XDECREF(handle);
-        forget_error();
-        if (PyErr_Occurred())
-            return false;
-        handle = PyObject_CallFunctionObjArgs(self->calls[STREAM_HANDLE], given, NULL);
-    }
-    return read_handle(handle, stream);
-}
-
 /* The framework's current stream; false if it does not report one. */
 static bool current_stream(const front *self, int device, void **stream)
 {
@@ -607,23 +574,20 @@ static bool current_stream(const front *self, int device, void **stream)
     return true;
 }
 
-static bool find_stream(call *own, route *way, program *ready, int device, void **stream)
+/* Python reports a stream of another context. */
+static bool find_stream(const call *own, const program *ready, void **stream)
 {
     const front *self = own->self;
-    if (!(own->stream ? given_stream(self, own->stream, stream)
-                      : current_stream(self, device, stream)))
+    void *context = NULL;
+    if (own->stream) {
+        PyObject *handle = PyObject_CallFunctionObjArgs(self->calls[STREAM_HANDLE], own->stream, NULL);
+        if (!read_handle(handle, stream))
+            return false;
+    } else if (!current_stream(self, ready->device, stream)) {
         return false;
-    _Atomic(void *) *place = place_of_stream(ready, *stream);
-    if ((uintptr_t)*stream <= DEFAULT_STREAMS ||
-        atomic_load_explicit(place, memory_order_relaxed) == *stream)
-        return true;
-    PyObject *done = PyObject_CallFunction(way->calls[ADMIT], "iK", device,
-                                           (unsigned long long)(uintptr_t)*stream);
-    if (!done)
-        return failed();
-    Py_DECREF(done);
-    atomic_store_explicit(place, *stream, memory_order_relaxed);
-    return true;
+    }
+    return (uintptr_t)*stream <= DEFAULT_STREAMS ||
+           (!ready->stream_context(*stream, &context) && context == ready->context);
 }
 
 /* Allocates results and workspace for work in a stream. */
@@ -707,14 +671,28 @@ static PyObject *returned(const call *own, const route *way)
 /* Outcome of a call: DONE, with a result or an exception; or NOT_DONE, Python must handle the call. */
 enum { DONE, NOT_DONE };
 
-/* Returns whether the arrays of the caller may be written, and name no stream but the default one
- * that the launch takes, too. Otherwise Python launches, so nothing may be allocated before. */
-static bool can_launch(const call *own, const route *way)
+/* Returns whether an array's earlier uses are in order with a launch in the default stream. */
+static bool is_in_order(PyObject *uses, bool is_written)
+{
+    PyObject *order = PyObject_GetAttr(uses, name_default_order);
+    long found = order ? PyLong_AsLong(order) : 0;
+    Py_XDECREF(order);
+    return PyErr_Occurred() ? failed() : found > is_written;
+}
+
+/* Returns whether the arrays of the caller may be written, and whether a launch in the stream needs
+ * no order with other work: they name no stream but the default one, and are in order with it.
+ * Otherwise Python launches, so nothing may be allocated before. */
+static bool can_launch(const call *own, const route *way, void *stream)
 {
     bool has_stream = own->stream || own->self->calls[STREAM_OF];
     for (int n = 0; !own->self->api && n < own->first_new; n++) {
-        PyObject *producer = field(own->seen[n], STREAM);
-        if (way->arrays[n]->asks & IS_WRITTEN && field(own->seen[n], IS_WRITABLE) != Py_True)
+        PyObject *producer = field(own->seen[n], STREAM), *uses = field(own->seen[n], USES);
+        bool is_written = way->arrays[n]->asks & IS_WRITTEN;
+        if (is_written && field(own->seen[n], IS_WRITABLE) != Py_True)
+            return false;
+        if (uses != Py_None &&
+            ((uintptr_t)stream > LEGACY_STREAM || !is_in_order(uses, is_written)))
             return false;
         if (producer == Py_None)
             continue;
@@ -724,36 +702,10 @@ static bool can_launch(const call *own, const route *way)
     return true;
 }
 
-/* Lets Python order the launch after earlier uses of described arrays, if there are any; false with
- * an exception set on failure. Sets `after` to the function to call after the launch, NULL for
- * none. */
-static bool order(const call *own, const route *way, int device, void *stream, PyObject **after)
-{
-    bool is_used = false;
-    *after = NULL;
-    for (int n = 0; !own->self->api && n < way->array_count; n++)
-        is_used |= field(own->seen[n], USES) != Py_None;
-    if (!is_used)
-        return true;
-    PyObject *views = PyTuple_New(way->array_count);
-    if (!views)
-        return false;
-    for (int n = 0; n < way->array_count; n++)
-        PyTuple_SetItem(views, n, Py_NewRef(own->seen[n]->described));
-    *after = PyObject_CallFunction(way->calls[ORDER], "iKOO", device,
-                                   (unsigned long long)(uintptr_t)stream, views,
-                                   own->stream ? Py_True : Py_False);
-    Py_DECREF(views);
-    return *after != NULL;
-}
-
 /* Launches in a stream; `result` is what the call returns, NULL with an exception set. */
 static int enqueue(call *own, route *way, program *ready, void *stream, PyObject **result)
 {
-    PyObject *after = NULL;
     int status;
-    if (!order(own, way, ready->device, stream, &after))
-        return DONE;
     void *buffers[MOST_ARRAYS];
     for (int n = 0; n < way->array_count; n++)
         buffers[n] = (void *)(uintptr_t)own->seen[n]->address;
@@ -762,18 +714,10 @@ static int enqueue(call *own, route *way, program *ready, void *stream, PyObject
                           : NULL;
     Py_BEGIN_ALLOW_THREADS
     status = ready->launch(ready->plan, ready->device, buffers, (size_t)way->array_count, workspace,
-                           stream, 0, NULL);
+                           stream, own->is_tracked ? ready->event : NULL);
     Py_END_ALLOW_THREADS
-    bool is_noted = true;
-    if (after) {
-        PyObject *done = PyObject_CallNoArgs(after); /* some of several steps may be enqueued */
-        is_noted = done != NULL;
-        Py_XDECREF(done);
-        Py_DECREF(after);
-    }
     /* Wrong addresses are found before anything is enqueued. */
-    if (is_noted && status != PALLASC_ERROR_ARGUMENT)
-        is_noted = !mark_written(own, way);
+    bool is_noted = status == PALLASC_ERROR_ARGUMENT || !mark_written(own, way);
     if (!status) {
         *result = is_noted ? returned(own, way) : NULL;
         return DONE;
@@ -801,7 +745,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     if (takes_out && !take_results(own, way, device))
         return NOT_DONE;
     own->first_new = own->end_new = takes_out ? way->array_count : (int)way->head->input_count;
-    if (!can_launch(own, way) || !find_stream(own, way, ready, device, &stream) ||
+    if (!find_stream(own, ready, &stream) || !can_launch(own, way, stream) ||
         !allocate(own, way, stream, device, is_elsewhere))
         return NOT_DONE;
     return enqueue(own, way, ready, stream, result);
@@ -827,9 +771,8 @@ static PyObject *fall_back(front *self, PyObject *const *args, Py_ssize_t count,
     PyObject *passed = PyTuple_New(count), *keywords = named ? PyDict_New() : NULL, *done = NULL;
     if (!passed || (named && !keywords))
         goto end;
-    for (Py_ssize_t n = 0; n < count; n++) {
+    for (Py_ssize_t n = 0; n < count; n++)
         PyTuple_SetItem(passed, n, Py_NewRef(args[n]));
-    }
     for (Py_ssize_t n = 0; n < named; n++)
         if (PyDict_SetItem(keywords, PyTuple_GetItem(names, n), args[count + n]))
             goto end;
@@ -1010,8 +953,8 @@ PyMODINIT_FUNC PyInit__native(void)
     program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
     name_stream = PyUnicode_InternFromString("stream");
     name_out = PyUnicode_InternFromString("out");
-    name_cuda_stream = PyUnicode_InternFromString("cuda_stream");
-    if (!front_type || !program_type || !name_stream || !name_out || !name_cuda_stream ||
+    name_default_order = PyUnicode_InternFromString("default_order");
+    if (!front_type || !program_type || !name_stream || !name_out || !name_default_order ||
         PyModule_AddStringConstant(module, "SOURCES", PALLASC_EXTENSION_SOURCES) ||
         PyModule_AddIntConstant(module, "MOST_ARRAYS", MOST_ARRAYS)) {
         Py_DECREF(module);

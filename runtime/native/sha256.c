@@ -1,4 +1,4 @@
-#include "sha256.h"
+#include "plan.h"
 
 #include <string.h>
 

@@ -17,18 +17,13 @@
  *   prepare      loads each plan on the matching GPUs of the process whose primary context is in
  *                use. XLA calls it before any kernel of a run is launched: loading later could wait
  *                for kernels that wait for others, and cannot be captured
- *   execute      launches in XLA's stream
- *
- * On the host platform, where XLA computes on the CPU, buffers are copied to a GPU and back, and
- * the call waits. There is no prepare stage: the first execution prepares. */
+ *   execute      launches in XLA's stream */
 #define _POSIX_C_SOURCE 200809L
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver.h"
 #include "plan.h"
 #include "xla_ffi.h"
 
@@ -47,17 +42,9 @@ struct instance {
     pallasc_plan *plans[];
 };
 
-/* A platform of XLA, which has separate types. */
-struct platform {
-    const char *type_name;
-    ffi_type_id type;
-};
-
-static struct platform cuda = {"pallasc_call_cuda", {0}}, host = {"pallasc_call_host", {0}};
-
 /* Finds a blob of a variant as pallasc_find does; NULL: nothing is found. If the blob's bundle is
  * damaged, it returns PALLASC_ERROR_CORRUPT, and the data are the message. The data are copied
- * before this thread's next call; a call without a kernel means that they are no longer needed. */
+ * before this thread's next call. */
 typedef int (*find_function)(const char *kernel, const char *variant, const char *sha256,
                              const void **data, size_t *size);
 
@@ -71,7 +58,6 @@ PALLASC_API void pallasc_xla_find_with(find_function find)
 struct search {
     const char *kernel;
     char variant[2048];
-    int has_asked;
     char damage[1024]; /* message on a damaged provider of a blob; "": none */
 };
 
@@ -81,18 +67,10 @@ static int find_in(void *context, const char *sha256, const void **data, size_t 
     find_function find = atomic_load(&find_blob);
     if (!find)
         return PALLASC_ERROR_NOT_FOUND;
-    search->has_asked = 1;
     int status = find(search->kernel, search->variant, sha256, data, size);
     if (status == PALLASC_ERROR_CORRUPT && *data)
         snprintf(search->damage, sizeof search->damage, "%.*s", (int)*size, (const char *)*data);
     return status;
-}
-
-static void end_search(const struct search *search)
-{
-    find_function find = atomic_load(&find_blob);
-    if (search->has_asked && find)
-        find(NULL, NULL, NULL, NULL, NULL);
 }
 
 /* ---- errors ---- */
@@ -133,10 +111,12 @@ static void destroy(void *object)
     free(self);
 }
 
+static const char type_name[] = "pallasc_call_cuda";
 static const ffi_type_info type_info = {FFI_SIZE(ffi_type_info, destroy), NULL, destroy};
+static ffi_type_id type; /* of instances */
 
 /* Answers a query about the handler. True: the call was a query, and `error` is the answer. */
-static int described(ffi_call *call, struct platform *platform, ffi_error **error)
+static int described(ffi_call *call, ffi_error **error)
 {
     if (!call->extensions)
         return 0;
@@ -156,13 +136,12 @@ static int described(ffi_call *call, struct platform *platform, ffi_error **erro
     if (api->version.major != FFI_MAJOR || api->version.minor < FFI_MINOR ||
         api->struct_size < FFI_SIZE(ffi_api, device_ordinal))
         return 1; /* XLA reports this itself */
-    if (!platform->type.number) {
+    if (!type.number) {
         ffi_type_args args = {FFI_SIZE(ffi_type_args, info), NULL,
-                              {platform->type_name, strlen(platform->type_name)},
-                              &platform->type, &type_info};
+                              {type_name, strlen(type_name)}, &type, &type_info};
         *error = api->register_type(&args);
     }
-    metadata->state = platform->type;
+    metadata->state = type;
     return 1;
 }
 
@@ -235,7 +214,6 @@ static int measure(struct instance *self)
 
 static int open_plans(struct instance *self, const ffi_attributes *plans)
 {
-    int is_damaged = 0;
     for (int64_t n = 0; n < plans->size; n++) {
         const ffi_span *data = plans->values[n];
         if (plans->types[n] != FFI_IS_STRING)
@@ -248,19 +226,17 @@ static int open_plans(struct instance *self, const ffi_attributes *plans)
                      key->data + KEY_DIGITS);
         pallasc_plan **plan = &self->plans[self->count];
         int status = pallasc_open(data->data, data->size, find_in, &search, plan);
-        end_search(&search);
-        is_damaged |= status == PALLASC_ERROR_NOT_FOUND && *search.damage;
+        if (status == PALLASC_ERROR_NOT_FOUND && *search.damage)
+            return fail(PALLASC_ERROR_CORRUPT, "Install or copy that bundle again.",
+                        "the program names %s by digest, and the bundle that has its cubins is "
+                        "damaged: %s", self->kernel, search.damage);
         if (status == PALLASC_ERROR_NOT_FOUND)
-            add_reason(self->absent, *search.damage ? search.damage : pallasc_last_error());
+            add_reason(self->absent, pallasc_last_error());
         else if (status)
             return fail(status, NULL, "%s: %s", self->kernel, pallasc_last_error());
         else
             self->count++;
     }
-    if (!self->count && is_damaged)
-        return fail(PALLASC_ERROR_CORRUPT, NULL,
-                    "the program names %s by digest, and the bundle that has its cubins is "
-                    "damaged:%s\nInstall or copy that bundle again.", self->kernel, self->absent);
     if (!self->count)
         return fail(PALLASC_ERROR_NOT_FOUND, NULL,
                     "the program names %s by digest, and no open bundle has its cubins:%s\n"
@@ -270,10 +246,10 @@ static int open_plans(struct instance *self, const ffi_attributes *plans)
     return measure(self);
 }
 
-static ffi_error *instantiate(ffi_call *call, struct platform *platform)
+PALLASC_API ffi_error *pallasc_xla_cuda_instantiate(ffi_call *call)
 {
     ffi_error *error;
-    if (described(call, platform, &error))
+    if (described(call, &error))
         return error;
     const ffi_attributes *plans = attribute(&call->attributes, "plans", FFI_IS_DICTIONARY);
     if (!plans || plans->size < 1 || plans->size > MOST_PLANS)
@@ -289,7 +265,7 @@ static ffi_error *instantiate(ffi_call *call, struct platform *platform)
     error = error_of(call, has_memory ? open_plans(self, plans) : fail_host_memory());
     if (!error) {
         ffi_state_args args = {FFI_SIZE(ffi_state_args, state), NULL, call->context,
-                               FFI_INSTANTIATE, &platform->type, self};
+                               FFI_INSTANTIATE, &type, self};
         error = call->api->set_state(&args);
     }
     if (error)
@@ -299,10 +275,10 @@ static ffi_error *instantiate(ffi_call *call, struct platform *platform)
 
 /* ---- prepare and execute ---- */
 
-static ffi_error *state_of(ffi_call *call, struct platform *platform, struct instance **self)
+static ffi_error *state_of(ffi_call *call, struct instance **self)
 {
     ffi_state_args args = {FFI_SIZE(ffi_state_args, state), NULL, call->context, FFI_INSTANTIATE,
-                           &platform->type, NULL};
+                           &type, NULL};
     ffi_error *error = call->api->get_state(&args);
     *self = args.state;
     return error;
@@ -411,61 +387,46 @@ static int check_buffers(const ffi_call *call, const struct instance *self)
     return PALLASC_OK;
 }
 
-/* An input that is updated in place has the memory of its result, as the program's alias promises.
- * Without an alias, the result is uninitialized memory. */
-static int check_aliases(const ffi_call *call, const struct instance *self)
-{
-    for (size_t n = 0; self->updated && n < self->inputs; n++) {
-        if (self->places[n] < 0)
-            continue;
-        const ffi_buffer *argument = call->arguments.values[n];
-        const ffi_buffer *result = call->results.values[self->places[n]];
-        pallasc_array array;
-        pallasc_buffer(self->plans[0], n, &array);
-        if (array.bytes && argument->data != result->data)
-            return fail(PALLASC_ERROR_ARGUMENT, NULL,
-                        "%s: %s is updated in place, and the program gives its result other "
-                        "memory.", self->kernel, array.path);
-    }
-    return PALLASC_OK;
-}
-
-/* Lists the addresses of a launch; returns the address of the memory for temporaries. */
-static void *list_buffers(const ffi_call *call, const struct instance *self, void **buffers)
+/* Lists the addresses of a launch, the memory for temporaries last. An input that is updated in place
+ * has the memory of its result, as the program's alias promises. Without an alias, the result is
+ * uninitialized memory. */
+static int list_buffers(const ffi_call *call, const struct instance *self, void **buffers)
 {
     size_t count = self->inputs + self->results;
+    pallasc_array array;
     for (size_t n = 0; n < count; n++) {
         int place = self->places[n];
         const ffi_buffer *buffer =
             place < 0 ? call->arguments.values[-1 - place] : call->results.values[place];
+        const ffi_buffer *argument = n < self->inputs ? call->arguments.values[n] : buffer;
         buffers[n] = buffer->data;
+        if (!pallasc_buffer(self->plans[0], n, &array) && array.bytes &&
+            argument->data != buffer->data)
+            return fail(PALLASC_ERROR_ARGUMENT, NULL,
+                        "%s: %s is updated in place, and the program gives its result other "
+                        "memory.", self->kernel, array.path);
     }
-    if (!self->workspace_bytes)
-        return NULL;
-    return ((ffi_buffer *)call->results.values[self->updated + self->results])->data;
+    buffers[count] = NULL;
+    if (self->workspace_bytes)
+        buffers[count] = ((ffi_buffer *)call->results.values[self->updated + self->results])->data;
+    return PALLASC_OK;
 }
 
-/* Collects everything that a launch needs. */
-static ffi_error *take(ffi_call *call, struct platform *platform, int device,
-                       struct instance **self, pallasc_plan **plan)
+static int launch(const ffi_call *call, struct instance *self, int device, void *stream)
 {
-    ffi_error *error = state_of(call, platform, self);
-    if (error)
-        return error;
+    pallasc_plan *plan;
+    void *buffers[FLAT_MOST_ARRAYS + 1];
+    size_t count = self->inputs + self->results;
     int status = PALLASC_OK;
-    if (!atomic_load_explicit(&(*self)->is_checked, memory_order_relaxed)) {
-        status = check_buffers(call, *self);
-        if (!status)
-            atomic_store_explicit(&(*self)->is_checked, 1, memory_order_relaxed);
+    if (!atomic_load_explicit(&self->is_checked, memory_order_relaxed)) {
+        status = check_buffers(call, self);
+        atomic_store_explicit(&self->is_checked, !status, memory_order_relaxed);
     }
-    if (!status)
-        status = check_aliases(call, *self);
-    if (!status)
-        status = choose(*self, device, plan);
-    return error_of(call, status);
+    if (status || (status = list_buffers(call, self, buffers)) ||
+        (status = choose(self, device, &plan)))
+        return status;
+    return pallasc_launch(plan, device, buffers, count, buffers[count], stream);
 }
-
-/* ---- the platforms of GPUs ---- */
 
 /* Lists the GPUs whose primary context is active in this process; returns their number, 0 if there
  * is no driver. */
@@ -485,16 +446,11 @@ static int devices_in_use(int ordinals[MOST_DEVICES])
     return found;
 }
 
-PALLASC_API ffi_error *pallasc_xla_cuda_instantiate(ffi_call *call)
-{
-    return instantiate(call, &cuda);
-}
-
 PALLASC_API ffi_error *pallasc_xla_cuda_prepare(ffi_call *call)
 {
     ffi_error *error;
     struct instance *self;
-    if (described(call, &cuda, &error) || (error = state_of(call, &cuda, &self)))
+    if (described(call, &error) || (error = state_of(call, &self)))
         return error;
     unsigned epoch = current_epoch();
     if (atomic_load_explicit(&self->prepared, memory_order_acquire) == epoch)
@@ -512,176 +468,12 @@ PALLASC_API ffi_error *pallasc_xla_cuda_prepare(ffi_call *call)
 PALLASC_API ffi_error *pallasc_xla_cuda_execute(ffi_call *call)
 {
     ffi_error *error;
-    if (described(call, &cuda, &error))
+    struct instance *self;
+    if (described(call, &error) || (error = state_of(call, &self)))
         return error;
     ffi_ordinal_args device = {FFI_SIZE(ffi_ordinal_args, ordinal), NULL, call->context, 0};
     ffi_stream_args stream = {FFI_SIZE(ffi_stream_args, stream), NULL, call->context, NULL};
     if ((error = call->api->device_ordinal(&device)) || (error = call->api->stream(&stream)))
         return error;
-    struct instance *self;
-    pallasc_plan *plan;
-    if ((error = take(call, &cuda, device.ordinal, &self, &plan)))
-        return error;
-    void *buffers[FLAT_MOST_ARRAYS];
-    void *workspace = list_buffers(call, self, buffers);
-    return error_of(call, pallasc_launch(plan, device.ordinal, buffers,
-                                         self->inputs + self->results, workspace, stream.stream));
-}
-
-/* ---- the host platform ---- */
-
-/* Device memory for copies; it grows, and is used by one launch at a time. */
-struct arena {
-    cuda_address address;
-    uint64_t bytes;
-    unsigned epoch;
-};
-
-static struct arena arenas[MOST_DEVICES];
-static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-
-static uint64_t aligned(uint64_t bytes)
-{
-    return (bytes + BUFFER_ALIGNMENT - 1) / BUFFER_ALIGNMENT * BUFFER_ALIGNMENT;
-}
-
-static int check_packing(const pallasc_plan *plan)
-{
-    pallasc_array array;
-    for (size_t n = 0; n < pallasc_buffer_count(plan); n++) {
-        pallasc_buffer(plan, n, &array);
-        if (array.bits < 8)
-            return fail(PALLASC_ERROR_ARGUMENT, "Run it where JAX uses the GPU.",
-                        "%s: %s is %s, and XLA on the CPU does not pack its elements as GPUs do.",
-                        pallasc_name(plan), array.path, array.dtype);
-    }
-    return PALLASC_OK;
-}
-
-static int grow(struct arena *arena, const pallasc_plan *plan, const struct device *device,
-                uint64_t bytes)
-{
-    char what[512];
-    if (arena->epoch != current_epoch())
-        *arena = (struct arena){0, 0, current_epoch()};
-    if (arena->bytes >= bytes)
-        return PALLASC_OK;
-    if (arena->bytes)
-        driver.cuMemFree(arena->address);
-    arena->bytes = 0;
-    snprintf(what, sizeof what, "%.120s needs %llu bytes on %.320s", pallasc_name(plan),
-             (unsigned long long)bytes, device->label);
-    int status = CALL(what, cuMemAlloc, &arena->address, bytes);
-    arena->bytes = status ? 0 : bytes;
-    return status;
-}
-
-static int copy(const pallasc_plan *plan, const struct device *device, void *const *buffers,
-                void *const *places, int is_back)
-{
-    char what[256];
-    int status = PALLASC_OK;
-    snprintf(what, sizeof what, is_back ? "a result of %.120s cannot be copied from the GPU"
-                                        : "an input of %.120s cannot be copied to the GPU",
-             pallasc_name(plan));
-    for (size_t n = 0; !status && n < pallasc_buffer_count(plan); n++) {
-        pallasc_array array;
-        pallasc_buffer(plan, n, &array);
-        int wanted = is_back ? array.flags & (PALLASC_UPDATED | PALLASC_RESULT)
-                             : array.flags & PALLASC_INPUT;
-        cuda_address place = (cuda_address)(uintptr_t)places[n];
-        if (!wanted || !array.bytes)
-            continue;
-        if (is_back)
-            status = CALL(what, cuMemcpyDtoHAsync, buffers[n], place, array.bytes, device->stream);
-        else
-            status = CALL(what, cuMemcpyHtoDAsync, place, buffers[n], array.bytes, device->stream);
-    }
-    return status;
-}
-
-/* Call with the device's context current, captures protected, and the arena not in use. */
-static int launch_in(struct arena *arena, pallasc_plan *plan, const struct device *device,
-                     void *const *buffers)
-{
-    void *places[FLAT_MOST_ARRAYS];
-    size_t count = pallasc_buffer_count(plan);
-    uint64_t total = 0;
-    char what[256];
-    for (size_t n = 0; n < count; n++) {
-        places[n] = (void *)(uintptr_t)total; /* an offset, until the address is known */
-        total += aligned(buffer_of(plan, (uint32_t)n)->size);
-    }
-    int status = grow(arena, plan, device, total + pallasc_workspace_bytes(plan) + 1);
-    if (status)
-        return status;
-    for (size_t n = 0; n < count; n++)
-        places[n] = (void *)(uintptr_t)(arena->address + (uintptr_t)places[n]);
-    void *workspace = (void *)(uintptr_t)(arena->address + total);
-    status = copy(plan, device, buffers, places, 0);
-    if (!status)
-        status = pallasc_launch(plan, device->ordinal, places, count, workspace, device->stream);
-    if (!status)
-        status = copy(plan, device, buffers, places, 1);
-    if (status) {
-        driver.cuStreamSynchronize(device->stream); /* copies may still use the arrays */
-        return status;
-    }
-    snprintf(what, sizeof what, "the results of %.120s cannot be copied from the GPU",
-             pallasc_name(plan));
-    return CALL(what, cuStreamSynchronize, device->stream);
-}
-
-/* Launches a prepared plan on copies of these host arrays, and waits. */
-static int host_launch(pallasc_plan *plan, int ordinal, void *const *buffers)
-{
-    struct device *device;
-    struct entered entered;
-    int status = check_packing(plan);
-    if (!status)
-        status = use_device(ordinal, &device);
-    if (status)
-        return status;
-    lock_process();
-    status = own_stream(device);
-    unlock_process();
-    if (status)
-        return status;
-    pthread_mutex_lock(&turn);
-    status = enter_quietly(&entered, device);
-    if (!status)
-        status = launch_in(&arenas[ordinal], plan, device, buffers);
-    leave(&entered);
-    pthread_mutex_unlock(&turn);
-    return status;
-}
-
-/* The device of the thread's current context; 0 if there is none. */
-static int current_device(void)
-{
-    int handle = 0;
-    lock_process();
-    int status = open_driver();
-    unlock_process();
-    return !status && !driver.cuCtxGetDevice(&handle) ? handle : 0;
-}
-
-PALLASC_API ffi_error *pallasc_xla_host_instantiate(ffi_call *call)
-{
-    return instantiate(call, &host);
-}
-
-PALLASC_API ffi_error *pallasc_xla_host_execute(ffi_call *call)
-{
-    ffi_error *error;
-    if (described(call, &host, &error))
-        return error;
-    struct instance *self;
-    int device = current_device();
-    pallasc_plan *plan;
-    if ((error = take(call, &host, device, &self, &plan)))
-        return error;
-    void *buffers[FLAT_MOST_ARRAYS];
-    list_buffers(call, self, buffers);
-    return error_of(call, host_launch(plan, device, buffers));
+    return error_of(call, launch(call, self, device.ordinal, stream.stream));
 }

@@ -1,7 +1,7 @@
 """Variants of a bundle as sources for CMake: flat plans, tables, and the C library's sources.
 
     include/NAME/NAME.h        the functions: NAME_KERNEL, NAME_KERNEL_prepare, NAME_last_error
-    NAME.c                     tables of variants, and __tvm_ffi_KERNEL for hosts of tvm-ffi
+    NAME.c                     tables of variants
     CMakeLists.txt             one library NAME
     plans/VARIANT.plan         the flat plan of each variant, which NAME.c includes
     pallasc/, pallasc/export/  the C library's sources
@@ -41,10 +41,10 @@ from pallasc.specs.user_files import replace_folder
 DEFAULT_MOST_BYTES = 4 << 30
 
 LIBRARY_SOURCES = (
-    *("cubin.c", "cuda_abi.h", "driver.c", "driver.h", "driver_functions.h", "driver_results.h"),
+    *("cubin.c", "driver.c", "driver.h", "driver_functions.h", "driver_results.h"),
     *("errors.c", "errors.h", "export/kernels.c", "export/kernels.h", "export/pallasc_tensor.h"),
-    *("export/tvm_ffi.c", "flat_plan.h", "include/pallasc.h", "launch.c"),
-    *("plan.c", "plan.h", "prepare.c", "prepare.h", "sha256.c", "sha256.h"),
+    *("flat_plan.h", "include/pallasc.h", "launch.c"),
+    *("plan.c", "plan.h", "prepare.c", "sha256.c"),
 )
 """The C library's sources that programs need; the others are for Python and JAX."""
 
@@ -359,7 +359,7 @@ PALLASC_EXPORTED const char *{name}_last_error(void)
 static struct variant variants_{place}[] = {{
 {"".join(rows)}}};
 static struct kernel kernel_{place} = {{{_literal(kernel.name)}, variants_{place}, {len(rows)}}};
-KERNEL_FUNCTIONS({kernel.function}, &kernel_{place}, {kernel.function.removeprefix(f"{name}_")})
+KERNEL_FUNCTIONS({kernel.function}, &kernel_{place})
 """
         )
     return "".join(parts)

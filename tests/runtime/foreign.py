@@ -9,10 +9,13 @@ import made
 import numpy as np
 import pytest
 
-from pallasc.runtime.adapters.device_arrays import CUDA, make_capsule
+from pallasc.runtime.adapters.device_arrays import make_capsule
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype, short_dtype
 from pallasc.runtime.matching import arrays
 from pallasc.specs.arrays import strides_of
+
+CUDA = 2
+"""DLPack's number of the devices."""
 
 _VERSIONED = b"dltensor_versioned"
 

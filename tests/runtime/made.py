@@ -340,4 +340,4 @@ def forget() -> None:
     state.reset(is_forked=False)
     if open_library.cache_info().currsize:
         with suppress(ToolError):  # older than its sources: nothing was loaded by it
-            open_library().forget()
+            open_library().functions.pallasc_forget()

@@ -1,13 +1,10 @@
 """Functions of the C library that C programs call, and Python does not."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from pallasc.errors import PallascError
 from pallasc.runtime.native.library import Library, NativePlan
-
-NO_STEP = ctypes.c_size_t(-1).value
 
 _FIND = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -38,19 +35,3 @@ def open_found(
         library.functions.pallasc_open(data, len(data), asked, None, ctypes.byref(handle))
     )
     return NativePlan(library, handle)
-
-
-def launch_from(library: Library, plan: NativePlan, pointers: Sequence[int], step: int) -> int:
-    """Launch from a step on, and return the number of the step that failed."""
-    failed = ctypes.c_size_t()
-    buffers = (ctypes.c_void_p * len(pointers))(*pointers)
-    status = library.functions.pallasc_launch_from(
-        plan.handle, 0, buffers, ctypes.c_size_t(len(pointers)), None, None,
-        ctypes.c_size_t(step), ctypes.byref(failed),
-    )  # fmt: skip
-    try:
-        library.check(status)
-    except PallascError as error:
-        error.add_note(str(failed.value))
-        raise
-    return failed.value

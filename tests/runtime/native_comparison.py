@@ -125,7 +125,7 @@ def asked_by_c(
     driver: control.Standin, library: Library, artifact: Artifact, *, inside: bool
 ) -> Log:
     """Launch through the C library."""
-    library.forget()
+    library.functions.pallasc_forget()
     name = Candidate("made", {}, artifact).id
     find = None if inside else artifact.blob
     plan = open_found(library, flat_plan(artifact, name=name, inside=inside), find)

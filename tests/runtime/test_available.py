@@ -34,7 +34,6 @@ def report() -> dict[str, str]:
         ("none of several", "ArgumentError: sum has no variant for f32[1, 64], f32[4, 64]."),
         ("one of several", f"DeviceError: {NO_DRIVER}"),
         ("prepare", "ArgumentError: made: b has shape [4, 32], and the kernel takes f32[4, 64]."),
-        ("JAX, right", f"DeviceError: {NO_DRIVER}"),
         ("JAX, dtype", "ArgumentError: made: b has dtype f16, and the kernel takes f32[4, 64]."),
         ("available", f"False, (): {NO_DRIVER}"),
     ],

@@ -186,8 +186,8 @@ def test_providers_add_architectures(site: Site, framework: made.Framework) -> N
 
 
 def test_a_missing_provider_is_named(site: Site, framework: made.Framework) -> None:
-    base = site.kernels("mylib", "a100-sxm")
-    blackwell = site.kernels("mylib_sm100", "b200", distribution="mylib-sm100")
+    site.kernels("mylib", "a100-sxm")
+    site.kernels("mylib_sm100", "b200", distribution="mylib-sm100")
     with pytest.raises(SelectionError) as caught:
         pallasc.load("mylib")["add"].prepare("f32[4, 64]", "f32[4, 64]")
     assert caught.value.exit_code == 4
@@ -196,10 +196,7 @@ def test_a_missing_provider_is_named(site: Site, framework: made.Framework) -> N
         f"no variant of add fits {gpu}:\n"
         "  add[n=64]@a100-sxm: sm_80 runs on sm_80 and newer ones of its family, and this GPU is "
         "sm_90\n"
-        "  add[n=64]@b200: sm_100a runs on exactly sm_100, and this GPU is sm_90\n"
-        "There are variants for other architectures only:\n"
-        f"  sm_80 from mylib ({base})\n"
-        f"  sm_100a from mylib-sm100 1.0 ({blackwell})"
+        "  add[n=64]@b200: sm_100a runs on exactly sm_100, and this GPU is sm_90"
     )
     assert caught.value.hint == (
         "No installed provider of mylib supports sm_90; installed: mylib, mylib-sm100 1.0."

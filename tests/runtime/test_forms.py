@@ -155,7 +155,7 @@ def test_dtypes_and_shapes_choose_between_like_structures(launches: Any, framewo
     array, pair = framework.tensor(TEXT, values=1), kernel("i32[4, 64]")
     assert (pair([array, array]).numpy() == 2).all()
     assert pair([framework.tensor("i32[4, 64]")] * 2).dtype == "i32"
-    with pytest.raises(ArgumentError, match=r"has no variant for f32\[1, 64\], f32\[1, 64\]\.$"):
+    with pytest.raises(ArgumentError, match=r"x\.0 has shape \[1, 64\], and the kernel takes f32"):
         pair([framework.tensor("f32[1, 64]")] * 2)
     alike = kernel(TEXT)
     with pytest.raises(SelectionError, match="2 variants of pair fit"):

@@ -127,7 +127,7 @@ def test_a_damaged_bundle_is_told_where_no_other_has_the_blob(tmp_path: Path) ->
     del opened, other
 
 
-def test_more_variants_than_a_call_takes_are_left_to_python(
+def test_more_variants_than_a_call_takes_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     both = kernel(({}, "h100-sxm"), ({}, "b200"))
@@ -143,7 +143,7 @@ def test_without_the_library_a_program_is_told_what_to_do(
     monkeypatch.setenv("PALLASC_NATIVE", "0")
     monkeypatch.setattr(jax_handlers, "open_library", jax_handlers.open_library.__wrapped__)
     with pytest.raises(
-        ToolError, match="JAX programs cannot launch kernels without Python"
+        ToolError, match="JAX programs cannot launch kernels: the C library is switched off"
     ) as caught:
         function()
     assert caught.value.hint == "Unset it."

@@ -209,7 +209,7 @@ def test_a_device_that_is_not_current_is_launched_on(
         assert left == ["into"]
         with pytest.raises(ArgumentError, match="a is on GPU 1, but b is on GPU 0"):
             adds.into(others[0], b, out=out)
-        with pytest.raises(ArgumentError, match="belongs to a different device"):
+        with pytest.raises(ArgumentError, match="belongs to a different device or context"):
             adds.into(a, b, out=out, stream=made.stream(1))
 
 

@@ -4,6 +4,7 @@ tests/test_docs.py runs the commands of other pages, native/test_page.py those o
 """
 
 import importlib.util
+import os
 import re
 import shutil
 import sys
@@ -25,6 +26,8 @@ from pallasc.cache.store import Store
 from pallasc.runtime.matching import arrays
 from pallasc.runtime.matching.arrays import Adapter
 
+HERE = Path(__file__).parent
+ON_CPU = "import host_jax; host_jax.register()\n"
 RUNTIME, FRAMEWORKS, JAX = (DOCS / f"{name}.md" for name in ("runtime", "frameworks", "jax"))
 
 
@@ -55,7 +58,10 @@ def test_every_command_and_program_about_jax_runs(
         commands = [command for command in commands if "from jax import export" not in command[-1]]
     (spec,) = page_programs.blocks(JAX, "yaml")
     (tmp_path / "add.yaml").write_text(spec)
-    page_programs.run(commands, tmp_path, environment)
+    for command in commands:
+        if command[-2] == "-c" and "import jax" in command[-1]:  # there is no GPU here
+            command[-1] = ON_CPU + command[-1].replace('platforms=["cuda"]', 'platforms=["cpu"]')
+    page_programs.run(commands, tmp_path, {**environment, "PYTHONPATH": str(HERE)})
 
 
 def test_every_program_with_torch_runs(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -81,8 +87,10 @@ def test_the_program_of_the_tutorial_launches_its_kernel(
             file.write_text(block["text"])
     bundle = "pallasc bundle create kernels --target h100-sxm -o src/gated/kernels.pallasc"
     page_programs.run([["bash", "-c", bundle]], tmp_path, environment)
+    program = f"{ON_CPU}import runpy; runpy.run_path('use.py', run_name='__main__')"
+    paths = os.pathsep.join(["src", str(HERE)])
     done = captured(
-        [sys.executable, "use.py"], cwd=tmp_path, env={**environment, "PYTHONPATH": "src"}
+        [sys.executable, "-c", program], cwd=tmp_path, env={**environment, "PYTHONPATH": paths}
     )
     assert re.match(r"with_jax [-\d.e]+\nwith_torch ", done.stdout), done.stdout + done.stderr
 

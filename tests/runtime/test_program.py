@@ -6,12 +6,10 @@ import made
 import pytest
 from msgspec.structs import replace
 
-from pallasc.errors import CorruptError, DeviceError
+from pallasc.errors import CorruptError
 from pallasc.runtime.calls.launch import Program, load_program
-from pallasc.runtime.calls.plain import check_cubin
 from pallasc.runtime.device.devices import get_device
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.specs.artifacts.cubin import Cubin
 from pallasc.specs.artifacts.plan import Bytes, Pointer
 
 
@@ -127,20 +125,3 @@ def test_a_constant_of_another_size_is_refused(runtime: Any) -> None:
     larger = made.changed(whole, lambda plan: plan["buffers"][3].update(size=128))
     with pytest.raises(CorruptError, match="made@h100-sxm: constant 3 has 64 bytes, not 128"):
         _program(larger)
-
-
-# ---- what is checked before the driver sees a cubin
-
-
-@pytest.mark.parametrize(
-    ("toolkit", "driver", "fits"),
-    [("12.9", 12000, True), ("13.0", 12090, False), ("13.5", 13000, True), ("", 12000, True)],
-)
-def test_within_a_major_version_minor_ones_mix(toolkit: str, driver: int, fits: bool) -> None:
-    cubin = Cubin(90, toolkit, {}, "")
-    artifact = made.add(code=b"none")
-    if fits:
-        check_cubin(cubin, artifact, driver)
-        return
-    with pytest.raises(DeviceError, match=r"made by CUDA toolkit 13\.0, and the driver is for"):
-        check_cubin(cubin, artifact, driver)

@@ -171,8 +171,8 @@ def test_the_five_nearest_shapes_are_listed(runtime: Any, framework: Any, prepar
         ({"m": "7"}, "variant with m='7'.\n  Values of m: {1..12} and 8 more."),
         ({"blok": 8}, "parameter 'blok'.\n  Did you mean 'block'? Values of block: 8, 16."),
         ({"xyz": 8}, "parameter 'xyz'.\n  Its parameters: block, m."),
-        ({"m": 2, "block": 16}, "variant with m=2, block=16.\n  With block=16: Values of m: 1, 3, "
-         "5, 7, 9, 11, 13, 15, 17, 19.\n  With m=2: Values of block: 8."),
+        ({"m": 2, "block": 16}, "variant with m=2, block=16.\n  Values of m: {1..12} and 8 more."
+         "\n  Values of block: 8, 16."),
         ({"m": 21, "block": 32}, "variant with m=21, block=32.\n  Values of m: {9..20} and 8 more."
          "\n  Values of block: 8, 16."),
     ],

@@ -133,7 +133,7 @@ def test_a_torch_that_is_loaded_skips_everything_that_a_front_calls(
     assert frames.names == {
         *("_view", "_view_in_order", "_new_here", "_is_plain", "_fallback"),
         *("new_in", "mark_written", "stream"),
-        *("_make_program", "_admit", "_order", "after", "_refuse", "stream_handle"),
+        *("_make_program", "_refuse", "stream_handle"),
     }
 
 

@@ -3,8 +3,6 @@
  * the model most similar to the GPU. pallasc_prepare rejects variants that a GPU cannot run. */
 #include "kernels.h"
 
-#include "../driver.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -48,23 +48,9 @@ int prepare_kernel(struct kernel *kernel, int device, const pallasc_tensor *arra
 int launch_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
                   void *workspace, size_t workspace_bytes, void *stream);
 
-/* ---- the calling convention of tvm-ffi: tvm_ffi.c ---- */
-
-struct tvm_any {
-    int32_t type;
-    uint32_t zero;
-    union {
-        int64_t number;
-        void *pointer;
-    } value;
-};
-
-int call_by_tvm(struct kernel *kernel, const struct tvm_any *arguments, int32_t count,
-                struct tvm_any *result);
-
 /* ---- the functions that a library has for each kernel ---- */
 
-#define KERNEL_FUNCTIONS(function, kernel, identifier)                                            \
+#define KERNEL_FUNCTIONS(function, kernel)                                                        \
     PALLASC_EXPORTED int function(int device, const pallasc_tensor *arrays, size_t count,         \
                                   void *workspace, size_t workspace_bytes, void *stream)          \
     {                                                                                             \
@@ -74,12 +60,6 @@ int call_by_tvm(struct kernel *kernel, const struct tvm_any *arguments, int32_t 
                                             size_t count, size_t *workspace_bytes)                \
     {                                                                                             \
         return prepare_kernel(kernel, device, arrays, count, workspace_bytes);                    \
-    }                                                                                             \
-    PALLASC_EXPORTED int __tvm_ffi_##identifier(void *handle, const struct tvm_any *arguments,    \
-                                                int32_t count, struct tvm_any *result)            \
-    {                                                                                             \
-        (void)handle;                                                                             \
-        return call_by_tvm(kernel, arguments, count, result);                                     \
     }
 
 #endif

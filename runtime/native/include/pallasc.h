@@ -75,13 +75,6 @@ PALLASC_API int pallasc_prepare(pallasc_plan *plan, int device);
 PALLASC_API int pallasc_launch(const pallasc_plan *plan, int device, void *const *buffers,
                                size_t count, void *workspace, void *stream);
 
-/* The same, starting at a step: 0 is the first. If a step fails, `failed_step` (may be NULL) is set
- * to its number. The steps before it have been enqueued: free some memory, say, and continue with
- * the failed step. It is set to SIZE_MAX if nothing was enqueued. */
-PALLASC_API int pallasc_launch_from(const pallasc_plan *plan, int device, void *const *buffers,
-                                    size_t count, void *workspace, void *stream,
-                                    size_t first_step, size_t *failed_step);
-
 /* The last failure in this thread: what failed, with which value, and the remedy on a separate
  * line. Never NULL; "" before the first failure. Valid until the thread's next failure. */
 PALLASC_API const char *pallasc_last_error(void);
@@ -107,17 +100,12 @@ typedef struct pallasc_array {
     size_t bits;      /* of an element; below 8, elements are packed */
     size_t bytes;     /* of the array on the device */
     size_t alignment; /* required alignment of its address */
-    size_t buffer;    /* its index among the buffers of a launch */
     int flags;        /* PALLASC_INPUT, …_RESULT, …_UPDATED */
 } pallasc_array;
 
 /* The arrays of a launch: the inputs, then the results, which are outputs that are not inputs. */
 PALLASC_API size_t pallasc_buffer_count(const pallasc_plan *plan);
 PALLASC_API int pallasc_buffer(const pallasc_plan *plan, size_t index, pallasc_array *array);
-
-/* The outputs, in the function's order; `buffer` is the index of the buffer with the output. */
-PALLASC_API size_t pallasc_output_count(const pallasc_plan *plan);
-PALLASC_API int pallasc_output(const pallasc_plan *plan, size_t index, pallasc_array *array);
 
 /* Total size of the temporaries; a multiple of 256. */
 PALLASC_API size_t pallasc_workspace_bytes(const pallasc_plan *plan);

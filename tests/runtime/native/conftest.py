@@ -22,6 +22,6 @@ def native_file() -> Path:
 def native(native_file: Path, runtime: control.Standin) -> Iterator[Library]:
     """Yield the library; its driver is not open yet."""
     library = open_library(native_file)
-    library.forget()
+    library.functions.pallasc_forget()
     yield library
-    library.forget()
+    library.functions.pallasc_forget()

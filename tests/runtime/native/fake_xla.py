@@ -50,17 +50,15 @@ class Site:
 
     Args:
         functions: the C library.
-        platform: whose handlers are called, `cuda` or `host`.
     """
 
-    def __init__(self, functions: Any, platform: str = "cuda") -> None:
+    def __init__(self, functions: Any) -> None:
         self._xla = build()
         self._functions = functions
-        self._platform = platform
 
     def handler(self, stage: str) -> Any:
         """Return the address of a handler."""
-        return getattr(self._functions, f"pallasc_xla_{self._platform}_{stage}")
+        return getattr(self._functions, f"pallasc_xla_cuda_{stage}")
 
     def describe(self, stage: str, api_major: int = 0) -> tuple[list[int], int, Refused | None]:
         """Return version and traits that a handler says it has."""

@@ -164,7 +164,6 @@ DAMAGED: dict[str, tuple[str, int, dict[str, int]]] = {
     "two arrays in one buffer": ("arrays", 1, {"f6": 0}),
     "an array of other elements": ("arrays", 0, {"f2": 32}),
     "a size that wraps around": ("numbers", 0, {"f0": (1 << 62) + 64}),
-    "an output in another array": ("outputs", 0, {"f5": 1}),
     "an unknown step": ("steps", 0, {"f0": 3}),
     "a fill behind its buffer": ("steps", 0, {"f4": 8129}),
     "a fill with more than its width": ("steps", 0, {"f7": 256}),

@@ -36,7 +36,7 @@ def test_the_example_is_built_and_launches_a_kernel_of_a_bundle(
     _show(launching, folder, environment)
     _check_log((tmp_path / "log").read_text(), folder / "add.pallasc")
     written = (folder / "add.plan").read_bytes()
-    first, _ = (command for command in page_programs.commands(PAGE) if command[0] != "bash")
+    (first,) = (command for command in page_programs.commands(PAGE) if command[0] != "bash")
     page_programs.run([first], folder, environment)
     assert (folder / "add.plan").read_bytes() == written
     (tmp_path / "log").unlink()

@@ -11,10 +11,9 @@ import made
 import native_comparison
 import pytest
 import standin as control
-from native_calls import NO_STEP, launch_from
 from native_plans import PAIR, matrices
 
-from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError, PallascError
+from pallasc.errors import ArgumentError, DeviceError, PallascError
 from pallasc.runtime.calls.plain import PlainSteps
 from pallasc.runtime.device import devices
 from pallasc.runtime.device.devices import get_device
@@ -38,7 +37,7 @@ def _by_python(artifact: Artifact, addresses: list[int]) -> None:
 
 
 def _by_c(native: Library, artifact: Artifact, addresses: list[int]) -> None:
-    native.forget()
+    native.functions.pallasc_forget()
     plan = _open(native, artifact)
     plan.prepare(0)
     plan.launch(addresses)
@@ -75,9 +74,6 @@ IN_WORDS = (
 FAILURES: dict[str, tuple[Callable[[], Artifact], Any]] = {
     **{f"cuInit answers {code}": (made.add, {"init_code": code}) for code in IN_WORDS[0]},
     "an old driver": (made.add, {"driver_version": 11080}),
-    "a driver older than the cubin": (
-        lambda: made.add(minimum_driver={"cuda": "12.0", "linux": "525.60.13"}),
-        {"driver_version": 12080}),
     "GPUs cannot be counted": (made.add, ("cuDeviceGetCount", 999, 1)),
     "a GPU cannot be read": (made.add, ("cuDeviceGetAttribute", 999, 2)),
     "no context": (made.add, ("cuDevicePrimaryCtxRetain", 2, 1)),
@@ -182,7 +178,7 @@ def test_c_runs_code_where_python_does(
         artifact = made.artifact(made.launch("one", 0), code=bytes(image), arch=arch)
         for here in capabilities:
             runtime.reset()
-            native.forget()
+            native.functions.pallasc_forget()
             runtime.devices(f"{here[0]}.{here[1]}")
             reason, told = arch_refusal(arch, *here), ""
             try:
@@ -208,31 +204,3 @@ def test_a_wrong_use_of_the_library_is_told(native: Library, runtime: control.St
     for workspace in (0, 1 << 20 | 128):
         with pytest.raises(ArgumentError, match="needs 256 bytes of workspace"):
             plan.launch(_apart(3), workspace=workspace)
-    plan = _open(native, made.add())
-    plan.prepare(0)
-    with pytest.raises(ArgumentError, match="has 1 steps, and there is no step 1"):
-        launch_from(native, plan, _apart(3), 1)
-
-
-def test_a_launch_goes_on_at_the_step_that_failed(
-    native: Library, runtime: control.Standin
-) -> None:
-    native_comparison.memory().adopt(runtime, 1 << 24)
-    plan = _open(native, _steps())
-    plan.prepare(0)
-    runtime.configure(check_pointers=0)
-    with pytest.raises(ArgumentError) as before:
-        launch_from(native, plan, _at(8, 16, 24), 0)
-    assert before.value.__notes__ == [str(NO_STEP)]
-    runtime.fault("cuLaunchKernelEx", 2)
-    with pytest.raises(OutOfMemoryError) as caught:
-        launch_from(native, plan, _apart(3), 0)
-    assert caught.value.__notes__ == ["1"]
-    runtime.fault("cuMemcpyDtoDAsync_v2", 1)
-    with pytest.raises(DriverError):
-        launch_from(native, plan, _apart(3), 1)
-    runtime.clear_faults()
-    runtime.clear_log()
-    assert launch_from(native, plan, _apart(3), 2) == NO_STEP
-    names = [call.name for call in runtime.calls() if "Ctx" not in call.name]
-    assert names == ["cuMemcpyDtoDAsync_v2"]

@@ -13,6 +13,7 @@ from typing import Any
 
 import emulated
 import flat
+import host_jax
 import jax
 import numpy as np
 import standin
@@ -59,7 +60,7 @@ def read(bundle: str, devices: str, *files: str) -> Any:
         if name == "flipped":
             data[data.index(b"\x7fELF") + 900] ^= 1
         report[name] = told(data)
-        pallasc.register_jax_handlers()
+        register_handlers()
     gpu.driver.check()
     compiler = [name for name in sys.modules if name.startswith("pallasc.compiler")]
     return {**report, "launched": gpu.launched, "compiler": compiler}
@@ -72,7 +73,7 @@ def flip(bundle: str, file: str) -> Any:
     nothing: only crashes are looked for. (What lies around is JAX's, which has no digests.)
     """
     gpu = install(bundle, "9.0")
-    pallasc.register_jax_handlers()
+    register_handlers()
     data, rng = Path(file).read_bytes(), random.Random(1)
     start = data.index(b"PALLASC\n")
     end = start + flat.HEADER.unpack_from(data, start)[3]
@@ -103,10 +104,18 @@ def versions(*files: str) -> Any:
         x, y, out = (launch.array(n, "float32", SHAPE) for n in range(3))
         out[...] = x + y
 
-    pallasc.register_jax_handlers()
+    register_handlers()
     found = {Path(file).name: told(bytearray(Path(file).read_bytes())) for file in files}
     driver.check()
     return {"jax": jax.__version__, **found}
+
+
+def register_handlers() -> None:
+    """Register what a user does, and handlers for the CPU."""
+    if not hasattr(register_handlers, "is_done"):
+        host_jax.register()
+        vars(register_handlers)["is_done"] = True
+    pallasc.register_jax_handlers()
 
 
 def install(bundle_file: str, devices: str) -> Any:

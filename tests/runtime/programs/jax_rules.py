@@ -9,13 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import host_jax
 import jax
 import jax.numpy as jnp
 import made
 import numpy as np
 import standin
 from jax.sharding import Mesh, PartitionSpec
-from messages import message, refused
+from messages import refused
 
 import pallasc
 from pallasc.runtime.opening import Kernels
@@ -96,8 +97,7 @@ def batches(a: Any, b: Any) -> None:
     assert first(jax.vmap(other)(both)) == [6, 10]
     five = jnp.stack([a] * 5)
     refused(
-        "multiply has no variant for a batch of 5 under jax.vmap: arrays of the shapes [5, 4, 64], "
-        "[5, 4, 64].",
+        "multiply has no variant for f32[5, 4, 64], f32[5, 4, 64].",
         lambda: jax.vmap(kernel)(five, five),
     )
     entries = [variant("wrong", "two", 1), variant("wrong", "two", 1, 2, outputs=[text(3)])]
@@ -145,8 +145,7 @@ def declared_batches(both: Any) -> None:
             refused(words, lambda name=name: jax.vmap(kernels[name])(both))
         kernel.defvmap()
         refused(
-            "single has no variant for a batch of 2 under jax.vmap: arrays of the shapes "
-            "[2, 4, 64].",
+            "single: x0 has shape [2, 4, 64], and the kernel takes f32[4, 64].",
             lambda: jax.vmap(kernel)(both),
         )
         kernel = pallasc.open_bundle(file)["single"]
@@ -175,14 +174,8 @@ def derivatives(a: Any, b: Any) -> None:
     assert jax.grad(lambda x: outer(x).sum())(b)[0, 0] == 5
     outer.defvjp(single("backward", "four", 3))  # takes x, the result and the cotangent
     assert jax.grad(lambda x: (3 * outer(x)).sum())(b)[0, 0] == 30
-    gives = "the backward function of multiply must give 2 gradients, one for each array, and gives"
     takes = "the backward kernel of multiply must"
     for backward, words in (
-        (lambda residuals, g: (g,), f"{gives} 1."),
-        (
-            lambda residuals, g: (g[0], g),
-            "multiply: the gradient of x0 is f32[64], and x0 is f32[4, 64].",
-        ),
         (
             single("backward", "two", 1),
             f"{takes} take 3 or 4 arrays: multiply's inputs, optionally its results, and their "
@@ -195,8 +188,6 @@ def derivatives(a: Any, b: Any) -> None:
     ):
         kernel.defvjp(backward)
         refused(words, gradient)
-    kernel.defvjp(lambda residuals, g: g)
-    assert message(gradient).startswith("ArgumentError: the backward function of multiply must")
     refused("multiply: defvjp takes a kernel or a function, not an int.", lambda: kernel.defvjp(3))
 
 
@@ -233,7 +224,7 @@ def main() -> None:
     """Try everything."""
     driver = standin.load()
     driver.reset()
-    made.install()
+    host_jax.register()
     install(driver)
     a, b = jnp.full(ROWS, 3, jnp.float32), jnp.full(ROWS, 5, jnp.float32)
     assert "pallasc_launch" in jax.jit(multiplying()).lower(a, b).as_text()

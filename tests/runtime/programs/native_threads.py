@@ -72,9 +72,9 @@ seen = {}
 
 @ctypes.CFUNCTYPE(
     *(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(ctypes.c_void_p)),
-    *(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
+    *(ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
 )
-def launch(plan, device, buffers, count, workspace, stream, first, failed):
+def launch(plan, device, buffers, count, workspace, stream, event):
     passed = tuple(buffers[n] for n in range(count))
     seen.setdefault(threading.get_ident(), []).append((plan, stream, passed))
     return 0
@@ -82,6 +82,12 @@ def launch(plan, device, buffers, count, workspace, stream, first, failed):
 
 @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 def current_context(out):
+    out[0] = CONTEXT
+    return 0
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+def stream_context(stream, out):
     out[0] = CONTEXT
     return 0
 
@@ -112,6 +118,8 @@ def ready(device):
         CONTEXT,
         address(current_context),
         address(launch),
+        address(stream_context),
+        0,
     )
 
 
@@ -124,7 +132,7 @@ into = native.front(1, ("a", "b"), missing, (Array,), CAPSULE, CALLS, 0)
 words = struct.pack("=8q", 2, 1, 0, 0, 1, 0, 1, 2)
 words += struct.pack("=8q", 2, 32, 23, 2, 4, 64, 64, 1) * 3
 types = (("f32", (4, 64), (64, 1)),) * 3
-into.__self__.add(words, types, (), (ready, lambda device, stream: None, None, None))
+into.__self__.add(words, types, (), (ready, None))
 
 GATE = threading.Barrier(THREADS)
 wrong = []

@@ -44,7 +44,6 @@ def of_jax(kernel: Any) -> dict[str, Callable[[], Any]]:
 
     array = jnp.ones((4, 64), jnp.float32)
     return {
-        "JAX, right": lambda: kernel(array, array),
         "JAX, dtype": lambda: kernel(array, array.astype(jnp.float16)),
     }
 

@@ -9,9 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_abi.h"
+#include "plan.h"
 #include "mutate.h"
-#include "sha256.h"
 
 enum { DEVICES = 8, MOST_ALLOCATIONS = 1 << 14, LARGE = 4096 };
 
@@ -107,7 +106,7 @@ static int is_allocated(uint64_t address, uint64_t size)
 static void check_place(const char *what, uint32_t buffer, uint64_t offset, uint64_t address)
 {
     const struct flat_buffer *buffers = table(FLAT_BUFFERS);
-    if (now.is_host || buffers[buffer].role == FLAT_CONSTANT) {
+    if (buffers[buffer].role == FLAT_CONSTANT) {
         if (!is_allocated(address, 0))
             wrong("%s: %#llx is not allocated", what, (unsigned long long)address);
     } else if (address != range_of(buffer).start + offset || !is_in(address, 0, range_of(buffer))) {
@@ -119,10 +118,8 @@ static void check_place(const char *what, uint32_t buffer, uint64_t offset, uint
 static void check_memory(const char *what, uint64_t address, uint64_t size)
 {
     struct range workspace = {(uint64_t)(uintptr_t)now.workspace, now.workspace_bytes};
-    if (is_allocated(address, size) || (!now.is_host && is_in(address, size, workspace)))
+    if (is_allocated(address, size) || is_in(address, size, workspace))
         return;
-    if (now.is_host)
-        wrong("%s: %llu bytes at %#llx", what, (unsigned long long)size, (unsigned long long)address);
     const struct flat_array *arrays = table(FLAT_ARRAYS);
     for (uint32_t i = 0; i < count_of(FLAT_ARRAYS); i++)
         if (is_in(address, size, range_of(arrays[i].buffer)))
@@ -220,13 +217,13 @@ static int cuDeviceGetCount(int *count) { *count = DEVICES; return 0; }
 static int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
 static int cuDeviceGetName(char *name, int length, int device) { snprintf(name, (size_t)length, "GPU %d", device); return 0; }
 static int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = device == now.device; return 0; }
-static int cuCtxGetDevice(int *device) { *device = now.device; return 0; }
 static int cuDevicePrimaryCtxRetain(cuda_context *context, int device) { *context = (cuda_context)(uintptr_t)(device + 1); return 0; }
 static int cuCtxGetCurrent(cuda_context *context) { *context = NULL; return 0; }
 static int cuCtxPushCurrent(cuda_context context) { return context == NULL; }
 static int cuCtxPopCurrent(cuda_context *context) { *context = NULL; return 0; }
 static int cuThreadExchangeStreamCaptureMode(int *mode) { *mode = 0; return 0; }
 static int cuStreamCreate(cuda_stream *stream, unsigned flags) { *stream = (cuda_stream)&streams; return flags > 1; }
+static int cuEventRecord(void *event, cuda_stream stream) { (void)event; (void)stream; return 0; }
 static int cuStreamSynchronize(cuda_stream stream) { return stream == NULL; }
 static int cuKernelGetAttribute(int *value, int attribute, cuda_kernel kernel, int device) { *value = attribute * device; return kernel == NULL; }
 static int cuKernelSetAttribute(int attribute, int value, cuda_kernel kernel, int device) { return !kernel || !attribute || value < 0 || device < 0; }
@@ -342,15 +339,6 @@ static int cuTensorMapEncodeIm2col(void *map, int type, uint32_t rank, void *add
            !pixels || interleave > 2 || swizzle > 3 || promotion > 3 || fill > 1;
 }
 
-static int cuTensorMapReplaceAddress(void *map, void *address)
-{
-    if ((uintptr_t)map % 64 || ((unsigned char *)map)[FLAT_MAP_BYTES - 1] != 0xa5)
-        wrong("%p is no tensor map", map);
-    memcpy(map, &address, sizeof address);
-    maps++;
-    return 0;
-}
-
 static int cuMemAlloc(cuda_address *address, size_t bytes)
 {
     if (allocations == MOST_ALLOCATIONS)
@@ -371,19 +359,9 @@ static int cuMemcpyHtoDAsync(cuda_address target, const void *source, size_t byt
     return stream == NULL;
 }
 
-static int cuMemcpyDtoHAsync(void *target, cuda_address source, size_t bytes, cuda_stream stream)
-{
-    if (!is_allocated(source, bytes))
-        wrong("a result of %zu bytes is not there", bytes);
-    touch(target, bytes);
-    if (bytes)
-        ((unsigned char *)target)[0] = ((unsigned char *)target)[bytes - 1] = 1;
-    return stream == NULL;
-}
-
 static int is_expected(cuda_stream stream)
 {
-    return stream == (now.is_host ? (cuda_stream)&streams : (cuda_stream)now.stream);
+    return stream == (cuda_stream)now.stream;
 }
 
 static int cuMemcpyDtoDAsync(cuda_address target, cuda_address source, size_t bytes, cuda_stream stream)

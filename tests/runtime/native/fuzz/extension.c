@@ -21,7 +21,7 @@ struct record {
 
 SHOWN struct record records[MOST_RECORDS];
 SHOWN int stream_status;
-SHOWN void *stream_raises, *stream_now, *context_now;
+SHOWN void *stream_raises, *stream_now, *context_now, *odd_stream;
 SHOWN int context_status, answer;
 
 /* What the launch function was asked for. */
@@ -62,10 +62,9 @@ SHOWN int exchange_stream(int32_t kind, int32_t device, void **stream)
 }
 
 SHOWN int plan_launch(const void *plan, int device, void *const *buffers, size_t count,
-                      void *workspace, void *stream, size_t first_step, size_t *failed_step)
+                      void *workspace, void *stream, void *event)
 {
-    if (logged_count == MOST_LOGGED || count > MOST_ARRAYS || !plan || device < 0 || first_step ||
-        failed_step)
+    if (logged_count == MOST_LOGGED || count > MOST_ARRAYS || !plan || device < 0 || event)
         wrong("a launch has odd arguments");
     struct asked *own = &logged[logged_count++];
     own->stream = (uintptr_t)stream;
@@ -79,6 +78,12 @@ SHOWN int plan_launch(const void *plan, int device, void *const *buffers, size_t
 SHOWN int driver_device(int *device)
 {
     *device = (int)(uintptr_t)context_now; /* 0 is the device of all arrays */
+    return 0;
+}
+
+SHOWN int driver_stream(void *stream, void **context)
+{
+    *context = (void *)(uintptr_t)(stream == odd_stream ? 1 : 0xC0);
     return 0;
 }
 

@@ -3,8 +3,8 @@
  * Files are as those of main.c. A call site is instantiated with flat plans as they are, cut, changed
  * or named by digests that are found, not found, or found with other bytes; with attributes that are
  * missing, doubled or of another type. What can be instantiated is prepared and executed with buffers
- * of other counts, kinds, dtypes, ranks and sizes, at odd addresses, on devices that are there or not,
- * by the handlers of both platforms. driver.c watches what is launched.
+ * of other counts, kinds, dtypes, ranks and sizes, at odd addresses, on devices that are there or not.
+ * driver.c watches what is launched.
  *
  * Call sites are numbered from FIRST on, and a finding tells the number: with COUNT 1 and that number
  * as FIRST it happens again. Prints one JSON object. */
@@ -21,13 +21,12 @@
 #include "include/pallasc.h"
 #include "mutate.h"
 
-enum { MOST_FILES = 4096, MOST_PLANS = 4, MOST_BUFFERS = 96, MOST_HOST_BYTES = 1 << 16, FORGET_AFTER = 256 };
+enum { MOST_FILES = 4096, MOST_PLANS = 4, MOST_BUFFERS = 96, FORGET_AFTER = 256 };
 
 typedef int find_function(const char *kernel, const char *variant, const char *sha256,
                           const void **data, size_t *size);
 void pallasc_xla_find_with(find_function *find);
-ffi_handler pallasc_xla_cuda_instantiate, pallasc_xla_cuda_prepare, pallasc_xla_cuda_execute,
-    pallasc_xla_host_instantiate, pallasc_xla_host_execute;
+ffi_handler pallasc_xla_cuda_instantiate, pallasc_xla_cuda_prepare, pallasc_xla_cuda_execute;
 void __sanitizer_set_death_callback(void (*callback)(void));
 
 struct file {
@@ -235,14 +234,13 @@ static int has_negative_size(const struct frame *frame)
     return 0;
 }
 
-/* Changes something of a frame that a program of a stranger could say. Memory on the host is all
- * there, as XLA has it. */
-static void spoil(struct frame *frame, int is_host)
+/* Changes something of a frame that a program of a stranger could say. */
+static void spoil(struct frame *frame)
 {
     static const int64_t sizes[] = {0, 1, -1, 2, -2, 1ll << 32, INT64_MAX, INT64_MIN, 3};
     if (!frame->count || one_in(6)) {
         int64_t dims[] = {sizes[below(9)], sizes[below(9)]};
-        if (frame->count && (is_host || one_in(2)))
+        if (frame->count && one_in(2))
             drop_buffer(frame);
         else if (frame->count < MOST_BUFFERS)
             add_buffer(frame, (int)below(40), NULL, below(3), dims);
@@ -260,7 +258,7 @@ static void spoil(struct frame *frame, int is_host)
             if (one_in(2))
                 own->dims[n] = one_in(2) || own->dims[n] == INT64_MIN ? sizes[below(9)] : -own->dims[n];
         break;
-    case 5: own->data = (char *)own->data + (is_host ? 0 : below(300)); break;
+    case 5: own->data = (char *)own->data + below(300); break;
     default: own->struct_size = below(100); break;
     }
 }
@@ -270,15 +268,12 @@ static void spoil(struct frame *frame, int is_host)
 struct site {
     pallasc_plan *plan; /* the same, opened beside */
     size_t count, workspace_bytes;
-    int is_host, is_sound;
-    void *memory[MOST_BUFFERS];
+    int is_sound;
 };
 
-/* Places a buffer: on the device behind the others, on the host in memory of its own. */
-static void *place(struct site *site, size_t index, size_t bytes, size_t alignment, uint64_t *at)
+/* Places a buffer behind the others. */
+static void *place(size_t bytes, size_t alignment, uint64_t *at)
 {
-    if (site->is_host)
-        return site->memory[index] = calloc(bytes ? bytes : 1, 1);
     *at = (*at + alignment - 1) / alignment * alignment;
     void *made = (void *)(uintptr_t)*at;
     *at += bytes + 1;
@@ -294,14 +289,14 @@ static int fill_frames(struct site *site, struct frame *arguments, struct frame 
         pallasc_buffer(site->plan, n, &array);
         total = array.bytes > (1ull << 60) || total > (1ull << 60) ? 1ull << 61 : total + array.bytes;
     }
-    if (site->count >= MOST_BUFFERS || total > (site->is_host ? MOST_HOST_BYTES : 1ull << 60))
+    if (site->count >= MOST_BUFFERS || total > 1ull << 60)
         return 0;
     for (int is_result = 0; is_result < 2; is_result++)
         for (size_t n = 0; n < site->count; n++) {
             pallasc_buffer(site->plan, n, &array);
             int dtype = dtype_number(array.dtype);
             if (!is_result)
-                buffers[n] = place(site, n, array.bytes, array.alignment, &at);
+                buffers[n] = place(array.bytes, array.alignment, &at);
             if (!is_result && array.flags & PALLASC_INPUT)
                 add_buffer(arguments, dtype, buffers[n], array.rank, array.shape);
             if (is_result && array.flags & PALLASC_UPDATED)
@@ -314,7 +309,7 @@ static int fill_frames(struct site *site, struct frame *arguments, struct frame 
     }
     if (site->workspace_bytes) {
         int64_t size = (int64_t)site->workspace_bytes;
-        buffers[site->count] = place(site, site->count, site->workspace_bytes, 256, &at);
+        buffers[site->count] = place(site->workspace_bytes, 256, &at);
         add_buffer(results, 6, buffers[site->count], 1, &size);
     }
     return 1;
@@ -362,29 +357,25 @@ static void run_site(struct site *site, const unsigned char *data)
     struct frame frames[2] = {{0}, {0}};
     void *buffers[MOST_BUFFERS + 1] = {NULL};
     int device = device_for(pallasc_arch(site->plan));
-    struct watched what = {data, buffers, site->count, NULL, site->workspace_bytes,
-                           site->is_host, device, NULL};
+    struct watched what = {data, buffers, site->count, NULL, site->workspace_bytes, device, NULL};
     if (fill_frames(site, &frames[0], &frames[1], buffers)) {
         int is_odd = one_in(2), is_elsewhere = one_in(8);
         for (int left = is_odd ? 1 + (int)below(3) : 0; left; left--)
-            spoil(&frames[below(2)], site->is_host);
+            spoil(&frames[below(2)]);
         context.ordinal = is_elsewhere ? (int)any() >> below(31) : device;
         context.stream = one_in(2) ? NULL : (void *)(uintptr_t)(8 + below(64));
         what.stream = context.stream;
-        if (is_elsewhere && site->is_host)
-            what.device = (int)below(9);
         watch(&what);
         note_addresses(site, frames, buffers);
         if (site->workspace_bytes && frames[1].count)
             what.workspace = frames[1].buffers[frames[1].count - 1]->data;
         if (site->is_sound && pallasc_prepare(site->plan, device))
             site->is_sound = 0; /* it is for a GPU that is not here */
-        if (!site->is_host && !one_in(4))
+        if (!one_in(4))
             run_stage(pallasc_xla_cuda_prepare, FFI_PREPARE, &frames[0], &frames[1]);
         for (int turn = 0; turn < 2; turn++) {
             watch(&what);
-            int code = run_stage(site->is_host ? pallasc_xla_host_execute : pallasc_xla_cuda_execute,
-                                 FFI_EXECUTE, &frames[0], &frames[1]);
+            int code = run_stage(pallasc_xla_cuda_execute, FFI_EXECUTE, &frames[0], &frames[1]);
             if (code && site->is_sound && !is_odd && !is_elsewhere)
                 wrong("a sound call is refused: %s", last.message);
             if (!code && (has_negative_size(&frames[0]) || has_negative_size(&frames[1])))
@@ -395,16 +386,13 @@ static void run_site(struct site *site, const unsigned char *data)
     for (int n = 0; n < 2; n++)
         while (frames[n].count)
             drop_buffer(&frames[n]);
-    for (size_t n = 0; n < MOST_BUFFERS; n++)
-        free(site->memory[n]);
 }
 
 static void describe(void)
 {
     int code;
     ffi_handler *all[] = {pallasc_xla_cuda_instantiate, pallasc_xla_cuda_prepare,
-                          pallasc_xla_cuda_execute, pallasc_xla_host_instantiate,
-                          pallasc_xla_host_execute};
+                          pallasc_xla_cuda_execute};
     ffi_metadata metadata = {.struct_size = one_in(2) ? sizeof metadata : below(200)};
     ffi_metadata_extension extension = {{sizeof extension, FFI_METADATA, NULL}, &metadata};
     ffi_call call = new_call((int)below(5));
@@ -413,7 +401,7 @@ static void describe(void)
     own.struct_size = one_in(2) ? sizeof own : below(sizeof own);
     call.api = &own;
     call.extensions = &extension.base;
-    told(all[below(5)](&call), &code);
+    told(all[below(3)](&call), &code);
     described += !code;
 }
 
@@ -450,13 +438,12 @@ static void try_site(void)
             else
                 add(&attributes, name, one_in(16) ? 1 + 2 * (int)below(3) : FFI_IS_STRING, odd_text());
         }
-    site.is_host = one_in(3);
     site.is_sound = !is_changed;
     ffi_call call = new_call(FFI_INSTANTIATE);
     call.attributes = attributes.made;
-    struct watched what = {copy, NULL, 0, NULL, 0, 0, 0, NULL};
+    struct watched what = {copy, NULL, 0, NULL, 0, 0, NULL};
     watch(&what);
-    if (told((site.is_host ? pallasc_xla_host_instantiate : pallasc_xla_cuda_instantiate)(&call), &code))
+    if (told(pallasc_xla_cuda_instantiate(&call), &code))
         refused++;
     else
         instantiated++;
@@ -500,12 +487,9 @@ int main(int argument_count, char **arguments)
     signal(SIGPROF, on_signal);
     signal(SIGABRT, on_signal);
     pallasc_xla_find_with(find);
-    ffi_handler *all[] = {pallasc_xla_cuda_instantiate, pallasc_xla_host_instantiate};
-    for (int n = 0; n < 2; n++) {
-        int version[2], traits, code;
-        if (fake_describe(all[n], 0, version, &traits, &code))
-            wrong("a handler cannot be described");
-    }
+    int version[2], traits, code;
+    if (fake_describe(pallasc_xla_cuda_instantiate, 0, version, &traits, &code))
+        wrong("a handler cannot be described");
     for (number = first; number < first + count; number++) {
         state = (seed * 0x9e3779b97f4a7c15 + number) * 0xd1342543de82ef95;
         setitimer(ITIMER_PROF, &minute, NULL);

@@ -133,9 +133,9 @@ static void count(uint64_t counters[CODES], int status)
     check_text(pallasc_last_error());
 }
 
-static void ask_array(int status, const pallasc_array *array, size_t buffers)
+static void ask_array(int status, const pallasc_array *array)
 {
-    if (status || array->buffer >= buffers)
+    if (status)
         wrong("an array cannot be described");
     check_text(array->path);
     check_text(array->dtype);
@@ -147,14 +147,11 @@ static void ask_array(int status, const pallasc_array *array, size_t buffers)
 
 static void ask(const pallasc_plan *plan)
 {
-    size_t buffers = pallasc_buffer_count(plan), outputs = pallasc_output_count(plan);
+    size_t buffers = pallasc_buffer_count(plan);
     pallasc_array array;
     for (size_t i = 0; i < buffers; i++)
-        ask_array(pallasc_buffer(plan, i, &array), &array, buffers);
-    for (size_t i = 0; i < outputs; i++)
-        ask_array(pallasc_output(plan, i, &array), &array, buffers);
-    if (!pallasc_buffer(plan, buffers, &array) || !pallasc_output(plan, outputs, &array) ||
-        !pallasc_output(plan, SIZE_MAX, &array))
+        ask_array(pallasc_buffer(plan, i, &array), &array);
+    if (!pallasc_buffer(plan, buffers, &array) || !pallasc_buffer(plan, SIZE_MAX, &array))
         wrong("an array that is not there is described");
     check_text(pallasc_name(plan));
     check_text(pallasc_arch(plan));
@@ -186,7 +183,7 @@ static void launch(pallasc_plan *plan, const unsigned char *data)
     static unsigned used;
     int device = device_for(pallasc_arch(plan));
     struct watched what = {data, buffers, pallasc_buffer_count(plan), NULL,
-                           pallasc_workspace_bytes(plan)};
+                           pallasc_workspace_bytes(plan), 0, NULL};
     watch(&what);
     int status = pallasc_prepare(plan, device);
     count(prepared, status);

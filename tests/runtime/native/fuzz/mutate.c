@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "sha256.h"
+#include "plan.h"
 
 static const uint32_t entry_bytes[FLAT_TABLES] = {
     1, 8, sizeof(struct flat_facts), sizeof(struct flat_buffer), sizeof(struct flat_array),

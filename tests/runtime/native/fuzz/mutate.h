@@ -25,8 +25,7 @@ struct watched {
     size_t count;
     void *workspace;
     uint64_t workspace_bytes;
-    int is_host; /* arrays are on the host: launches use copies of them, anywhere in device memory */
-    int device;  /* the current one; its primary context alone is in use */
+    int device; /* the current one; its primary context alone is in use */
     void *stream;
 };
 
