@@ -31,7 +31,7 @@ from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.cache.manifests import Trust
-    from pallasc.cache.packs import Pack, StorePacks
+    from pallasc.cache.packs import StorePacks
 
 _ATTEMPTS = 4
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
@@ -386,25 +386,14 @@ class Store:
     def packed(self) -> StorePacks | None:
         """Return the packs of the store, None if it has none."""
         if self._packed is None and os.path.lexists(self._packs_path):
-            self._packed = self._opened_packs()
+            from pallasc.cache.packs import StorePacks
+
+            self._packed = StorePacks(
+                self.folders,
+                lambda place, fault: self._warn_once(place, f"{place} {fault}"),
+                read_only=self.read_only,
+            )
         return self._packed
-
-    def hold_pack(self, pack: Pack) -> None:
-        """Use a pack that could not be written as if it were in the store.
-
-        This ends with the life of this object.
-        """
-        self._packed = self._packed or self._opened_packs()
-        self._packed.hold(pack)
-
-    def _opened_packs(self) -> StorePacks:
-        from pallasc.cache.packs import StorePacks
-
-        return StorePacks(
-            self.folders,
-            lambda place, fault: self._warn_once(place, f"{place} {fault}"),
-            read_only=self.read_only,
-        )
 
     def relist_packs(self) -> None:
         """List packs again, after one was added or removed."""

@@ -204,7 +204,7 @@ class Before:
         before, now = earlier and earlier.resources, outcome.resources
         if earlier is None or before is None or now is None:
             return result_line(outcome)
-        if result is not None and result.explanation is not None:
+        if result is not None and result.explanation:
             return result_line(outcome)
         facts = [
             f"{each.before:,} → {each.after:,} {WORDS[each.field]} ({each.verdict})"

@@ -245,7 +245,7 @@ frozen_options = together(
 )
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print only problems.")
-explain_option = flag("--explain", "Explain each store miss, field by field.")
+explain_option = flag("--explain", "Explain each store miss.")
 fail_fast_option = click.option(
     "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
 )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pallasc.cache.store import Store, default_root
+from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import (
@@ -62,7 +62,7 @@ from pallasc.specs.spec import Variant
 if TYPE_CHECKING:
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
-    from pallasc.compiler.inputs.manifest import Explanation, RememberedToolchain
+    from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.workers.cluster import ClusterPool
     from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
     from pallasc.compiler.workers.pool import Pool
@@ -127,19 +127,19 @@ class Miss(Struct):
         request: the request that they share.
         found: the result of looking up the request.
         indices: positions of the variants.
-        explanation: the differences from the nearest entry of the store, with `explain`.
+        explanation: what changed, in sentences, with `explain`.
     """
 
     variant: Variant
     request: Request
     found: LookupResult
     indices: list[int] = field(default_factory=list)
-    explanation: Explanation | None = None
+    explanation: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str:
         """The reason for the miss, in words."""
-        return self.explanation.reason if self.explanation else self.found.reason
+        return self.explanation[0] if self.explanation else self.found.reason
 
 
 class _Build(Struct, eq=False):
@@ -218,7 +218,7 @@ class _Build(Struct, eq=False):
 
         keep = frozenset(r.action_key for r in self.results.values() if r.action_key)
         pruned = tidy(self.store, keep=keep)
-        if pruned is not None and pruned.excess_bytes and pruned.plan.retained:
+        if pruned is not None and pruned.excess_bytes and pruned.plan.complete:
             limit = pruned.limits.max_bytes or 0
             self.notes.append(
                 f"the store {self.store.root} is {size(pruned.excess_bytes)} over its limit of "
@@ -398,12 +398,12 @@ class _Build(Struct, eq=False):
             self._settle(index, result)
 
     def _explain(self, lookup: Lookup) -> None:
-        """Settle the misses; each reason is the difference from the nearest entry."""
+        """Settle the misses, with explanations."""
         from pallasc.compiler.inputs.manifest import Explainer
 
         explainer = Explainer(lookup)
         for miss in self.misses.values():
-            miss.explanation = explainer.explain(miss.variant, miss.request, miss.found)
+            miss.explanation = explainer.explain(miss.variant, miss.found)
             for index in miss.indices:
                 self._settle_uncompiled(index, miss)
 
@@ -662,41 +662,19 @@ class _Build(Struct, eq=False):
         """Return a variant's error, with a command to reproduce it if the process died."""
         error = failed.error
         if failed.died:
-            alone = f"To build only this variant: {self._reproduction(variant)}"
+            command = "warm" if variant.program else "build"
+            target = () if variant.program else ("--target", variant.target.name)
+            words = ("pallasc", command, variant.location.file, "-k", variant.id, *target)
+            alone = f"To build only this variant: {shlex.join(words)}"
             error.hint = f"{error.hint} {alone}" if error.hint else alone
         if isinstance(error, SpecError) and error.field:
             error.location = error.location or variant.where(error.field)
         error.location = error.location or failed.place
         return error
 
-    def _reproduction(self, variant: Variant) -> str:
-        """Return a command that builds only this variant, with the same limits and tools."""
-        options = self.options
-        command = "warm" if variant.program else "build"
-        words = ["pallasc", command, variant.location.file, "-k", variant.id, "--jobs", "1"]
-        words += [] if variant.program else ["--target", variant.target.name]
-        if options.timeout_s is not None:
-            words += ["--timeout", f"{options.timeout_s:g}"]
-        if options.memory_bytes is not None:
-            words += ["--memory", _exact_size(options.memory_bytes)]
-        if self.store.root != default_root():
-            words += ["--store", str(self.store.root)]
-        setting = f"PALLASC_PTXAS={shlex.quote(str(options.ptxas))} " if options.ptxas else ""
-        return setting + shlex.join(words)
-
 
 def _is_hit(found: LookupResult | PallascError) -> bool:
     return isinstance(found, LookupResult) and found.artifact is not None
-
-
-def _exact_size(count: int) -> str:
-    """Return a size as `--memory` reads it, in GiB or MiB if it is a whole number of them."""
-    if not count:
-        return "none"
-    for shift, unit in ((30, "GiB"), (20, "MiB")):
-        if count % (1 << shift) == 0:
-            return f"{count >> shift}{unit}"
-    return f"{count}B"
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:

@@ -1,9 +1,8 @@
 """Make bundles from specs: build, add provenance, and write the files.
 
-The provenance has the spec files with their commits, and the toolchain. The digest of a spec file
-covers its declarations, not its bytes: comments, the order of kernels, fields, values and targets,
-and the selection of variants make no difference. Its name is relative to its repository; outside a
-repository, it is the shortest path that distinguishes the files.
+The provenance has the digests of the spec files, their commits, and the toolchain. The name of a
+file is relative to its repository; outside a repository, it is the shortest path that distinguishes
+the files.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.stat_digest import file_holding
+from pallasc.cache.stat_digest import FileDigests, file_holding
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import DEFAULTS, Options
@@ -30,8 +29,8 @@ from pallasc.errors import SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
 from pallasc.specs.bundle.manifest import MOST_CHANGED, Item, Provenance
-from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.spec import Spec, spec_to_json
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.spec import Spec
 from pallasc.version import installed_version
 
 if TYPE_CHECKING:
@@ -287,11 +286,6 @@ def files_named(specs: Iterable[Spec]) -> set[Path]:
     return files
 
 
-_UNDECIDING = frozenset(
-    {"base_dir", "budget", "check", "location"} | {"reference", "table", "tolerance", "vmap"}
-)
-"""Fields of a spec that do not affect compilations."""
-
 DeclaredFiles = dict[Path, list[Spec]]
 
 
@@ -348,12 +342,13 @@ def _origin(
         changed = repository.differences(sources, ignore=ignore)
     if not changed and not read.unknown.isdisjoint(files):
         changed = None  # a file that was read may not be in the commit
+    digest = FileDigests().digest
     return Provenance(
         builder=f"pallasc {installed_version()}",
         toolchain=toolchain,
         specs={
-            repository.name_of(file) if repository else _short_name(file, files): _digest(specs)
-            for file, specs in files.items()
+            repository.name_of(file) if repository else _short_name(file, files): digest(file)
+            for file in files
         },
         commit=repository.commit if repository else None,
         dirty=None if changed is None else bool(changed),
@@ -368,28 +363,6 @@ def _short_name(file: Path, files: Iterable[Path]) -> str:
     while any(other[-length:] == file.parts[-length:] for other in others):
         length += 1
     return "/".join(file.parts[-length:])
-
-
-def _digest(specs: Iterable[Spec]) -> str:
-    """Return the digest of a file's specs, independent of their order."""
-    return digest(b"\n".join(sorted(map(_declared, specs))))
-
-
-def _declared(spec: Spec) -> bytes:
-    """Return the fields of a spec that affect compilations, in a fixed order."""
-    data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
-    if spec.tune is not None:
-        data["tune"] = {name: _sorted(values) for name, values in spec.tune.over.items()}
-    data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
-    data["mesh"] = list(spec.mesh.items())
-    data["rows"] = _sorted(row.values for row in spec.rows)
-    for name in ("include", "exclude", "targets", "files"):
-        data[name] = _sorted(getattr(spec, name))
-    return canonical_json(data)
-
-
-def _sorted(values: Iterable[object]) -> list[object]:
-    return sorted(values, key=canonical_json)
 
 
 _TIMEOUT_S = 60

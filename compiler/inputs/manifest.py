@@ -51,7 +51,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -519,40 +519,6 @@ def _python_and_pallasc(identity: Mapping[str, str]) -> dict[str, str]:
 # ---- explanations of misses
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A labeled field with its stored and current values; None if absent."""
-
-    label: str
-    stored: str | None
-    now: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The reasons why variants of one request are misses.
-
-    Attributes:
-        reason: one sentence.
-        key: request key.
-        nearest: id of the stored variant with the most similar request, None if there is none.
-        fields: differences from that variant's request.
-        sources: changes since the stored set of sources with the fewest changes.
-        toolchain: differences between the toolchains, with versions, in words.
-    """
-
-    reason: str
-    key: str
-    nearest: str | None = None
-    fields: tuple[Difference, ...] = ()
-    sources: tuple[str, ...] = ()
-    toolchain: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """Return plain data."""
-        return asdict(self)
-
-
 class Explainer:
     """Explains the misses of a build; reads the store's manifests once.
 
@@ -568,29 +534,28 @@ class Explainer:
         manifests = map(self._store.get_manifest, self._store.names(MANIFESTS))
         return [each for each in manifests if each is not None and each.request]
 
-    def explain(self, variant: Variant, request: Request, found: LookupResult) -> Explanation:
+    def explain(self, variant: Variant, found: LookupResult) -> tuple[str, ...]:
         """Explain the miss `found` by its changed sources, or by the most similar request.
+
+        Returns:
+            Sentences, the most important first.
 
         Raises:
             ToolError: the assembler cannot be asked for its version.
         """
-        key = request.key
         if not found.is_new:
-            sources = tuple(change.sentence for change in found.changes)
-            return Explanation(found.reason, key, variant.id, sources=sources)
+            return tuple(change.sentence for change in found.changes) or (found.why,)
         now = short_fields(request_fields(variant, self._context))
         same = [(m, _request_fields(m)) for m in self._stored if m.name == variant.name]
         if not same:
-            reason = "the store has no entry for this kernel: it is new, or cannot be cached"
-            return Explanation(reason, key)
+            return ("the store has no entry for this kernel: it is new, or cannot be cached",)
         nearest, before = min(
-            same, key=lambda each: (len(_differences(each[1], now)), each[0].variant != variant.id)
+            same, key=lambda each: (len(_differing(each[1], now)), each[0].variant != variant.id)
         )
-        differing = tuple(_differences(before, now))
         name = nearest.variant or variant.name
         then = components_in(before, nearest.versions)
-        clauses = tuple(differences(then, self._context.components()))
-        labels = [d.label for d in differing if not d.label.startswith((TOOL, VARIABLE))]
+        clauses = differences(then, self._context.components())
+        labels = [n for n in _differing(before, now) if not n.startswith((TOOL, VARIABLE))]
         is_own = name == variant.id  # an explanation does not repeat its own variant's id
         reasons = []
         if labels:
@@ -599,7 +564,7 @@ class Explainer:
         if clauses:
             other = "" if is_own or labels else f"{name} was "
             reasons.append(f"{other}compiled with another toolchain: {'; '.join(clauses)}")
-        return Explanation("; ".join(reasons), key, name, differing, toolchain=clauses)
+        return ("; ".join(reasons),)
 
 
 def _request_fields(manifest: Manifest) -> dict[str, str]:
@@ -611,10 +576,6 @@ def _request_fields(manifest: Manifest) -> dict[str, str]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:
-    """Return the fields whose values differ, sorted by label."""
-    return [
-        Difference(label, stored.get(label), now.get(label))
-        for label in sorted({*stored, *now})
-        if stored.get(label) != now.get(label)
-    ]
+def _differing(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the labels of fields whose values differ, sorted."""
+    return [label for label in sorted({*stored, *now}) if stored.get(label) != now.get(label)]

@@ -86,7 +86,7 @@ def test_a_changed_kernel_is_no_hit(built: Any, nothing_installed: None) -> None
     (missing,) = built.build(compile=False, explain=True).results
     (asked,) = built.build().results
     assert frozen.error.exit_code == 3
-    assert (missing.status, missing.explanation.reason) == ("missing", "scale.py has changed")
+    assert (missing.status, missing.explanation) == ("missing", ("scale.py has changed",))
     assert asked.error.exit_code == 4
     assert str(asked.error).endswith(
         "scale@h100-sxm has to be compiled, but no compiler is installed here: "
