@@ -60,7 +60,7 @@ class BuildCommand(Command):
 @options.flag("--watch", "Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
-@options.file_option("--baseline", 'Lock file or bundle that budgets like "+8" are relative to.')
+@options.file_option("--baseline", 'Lock file that budgets like "+8" are relative to.')
 @options.explain_option
 @options.fail_on_warning_option
 @options.quiet_option
@@ -104,7 +104,7 @@ def command(
         if watch:
             return _watch(work, baseline)
         if frozen or locked or lock is not None:
-            from pallasc.compiler.builds.locked import load_locked
+            from pallasc.compiler.builds.locks import load_locked
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
         store, quiet, reproductions = work.store, work.quiet, None

@@ -306,7 +306,7 @@ def _pruned_lines(pruned: Pruned) -> Iterator[str]:
             what = ", ".join(pruned.names.get(unit.name, [])) or unit.name[:12]
         yield f"{would} {what}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
     if pruned.plan.held:
-        yield f"kept {count(pruned.plan.held, 'artifact')}: named by --keep, in use, or younger than five minutes"
+        yield f"kept {count(pruned.plan.held, 'artifact')}: named by --keep, in use, or new"
     if not pruned.plan.complete:
         yield "kept everything: not all of the store could be read"
     number = len(pruned.evictions) - pruned.records

@@ -60,7 +60,7 @@ from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.locked import LockedLookup
+    from pallasc.compiler.builds.locks import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.workers.cluster import ClusterPool
@@ -209,22 +209,10 @@ class _Build(Struct, eq=False):
                 remember(self.store, context.identity, context.versions())
             self.notes += context.notes()
         if came or "compiled" in statuses:
-            self._tidy()
+            from pallasc.cache.prune import tidy
 
-    def _tidy(self) -> None:
-        """Prune the store, except the artifacts of this build's results."""
-        from pallasc.cache.format import size
-        from pallasc.cache.prune import tidy
-
-        keep = frozenset(r.action_key for r in self.results.values() if r.action_key)
-        pruned = tidy(self.store, keep=keep)
-        if pruned is not None and pruned.excess_bytes and pruned.plan.complete:
-            limit = pruned.limits.max_bytes or 0
-            self.notes.append(
-                f"the store {self.store.root} is {size(pruned.excess_bytes)} over its limit of "
-                f"{size(limit)}: what this and other running builds need, and what is younger than "
-                "five minutes, is kept for now"
-            )
+            # Not the artifacts of this build.
+            tidy(self.store, keep=frozenset(r.action_key or "" for r in self.results.values()))
 
     def report(self, started_s: float, *, interrupted: bool) -> Report:
         """Send the remaining variants to the remote store, and return the build's report.
@@ -293,7 +281,7 @@ class _Build(Struct, eq=False):
         self.stack.callback(context.digests.save)
         self.context, lookup, locked = context, Lookup(context, self.store), self.options.locked
         if locked is not None and locked.lock is not None:
-            from pallasc.compiler.builds.locked import LockedLookup
+            from pallasc.compiler.builds.locks import LockedLookup
 
             frozen = self.options.frozen
             self.locked = LockedLookup(

@@ -271,18 +271,16 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         raise error
 
     def _reply(self, path: str, names: Iterable[str]) -> Reply:
-        from pallasc.compiler.workers.messages import Collect, Listen, Task
+        from pallasc.compiler.workers.messages import Collect, Task
         from pallasc.compiler.workers.pool import Pool
 
         request = Collect(path=path, env=declared_values(names))
         # The folder is used to locate a crash.
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
-        # Starting Python does not count as the file's time.
         with Pool(
             1,
             settled(os.environ),
-            Listen(),
             timeout_s=self.timeout_s,
             memory_bytes=self.memory_bytes,
             tick_s=None if self.on_tick is None else _TICK_S,
@@ -441,18 +439,12 @@ def parse_shard(text: str) -> Shard:
         SpecError: the text is not a shard.
     """
     found = _SHARD.fullmatch(text)
-    if found is None:
+    shard = Shard(int(found[1]), int(found[2])) if found else Shard(0, 0)
+    if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
         raise SpecError(
             f"--shard must be K/N, such as 3/8, got {text!r}.",
-            hint="K is the number of this shard, counted from 1; N is the number of shards.",
-        )
-    shard = Shard(int(found[1]), int(found[2]))
-    if not 1 <= shard.of <= MOST_SHARDS:
-        raise SpecError(f"--shard {text}: N must be from 1 to {MOST_SHARDS:,}, got {shard.of}.")
-    if not 1 <= shard.number <= shard.of:
-        raise SpecError(
-            f"--shard {text}: K must be from 1 to {shard.of}, got {shard.number}.",
-            hint="If your CI counts jobs from 0, add 1." if shard.number == 0 else None,
+            hint="K is the number of this shard, counted from 1; N is the number of shards, at "
+            f"most {MOST_SHARDS:,}.",
         )
     return shard
 

@@ -67,7 +67,6 @@ from pallasc.compiler.inputs.lookup import (
     MANIFEST_SCHEMA,
     Lookup,
     LookupResult,
-    Request,
     request_fields,
 )
 from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord
@@ -450,7 +449,7 @@ def installed_or_remembered(
     Args:
         store: the store.
         ptxas: an assembler to use instead of the installed wheel's.
-        lock: a lock whose toolchain a remembered one must match.
+        lock: a lock; a remembered toolchain that matches it is preferred.
 
     Raises:
         ToolError: the installed toolchain is incomplete, or none is installed or remembered.
@@ -462,11 +461,11 @@ def installed_or_remembered(
 
 
 def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolchain:
-    """Return the newest remembered toolchain that matches Python, pallasc and the lock.
+    """Return the newest remembered toolchain of this Python and pallasc, preferably the lock's.
 
     Raises:
         ToolError: the store remembers no toolchain.
-        NotCachedError: this machine's Python or pallasc differs, or no toolchain matches the lock.
+        NotCachedError: this machine's Python or pallasc differs.
     """
     remembered = remembered_toolchains(store)
     if not remembered:
@@ -476,15 +475,8 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
         )
     if lock is not None:
         locked = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
-        remembered = [
-            each for each in remembered if not differing(locked, components(each.identity, {}, {}))
-        ]
-        if not remembered:
-            raise NotCachedError(
-                "no compiler is installed here, and the store was not filled with the lock file's "
-                "toolchain.",
-                hint="Use a store that was filled with that toolchain.",
-            )
+        fitting = [t for t in remembered if not differing(locked, components(t.identity, {}, {}))]
+        remembered = fitting or remembered  # the build then names the differences from the lock
     here = {"python": python_name(), "pallasc": own_digest(FileDigests(store.root).digest)}
     for toolchain in remembered:
         if _python_and_pallasc(toolchain.identity) == here:

@@ -1,9 +1,9 @@
 """Messages between a build and its workers.
 
 Requests are pickled. A worker gets `Warm`, then `Introduction` once, perhaps `Rehearse`, then
-`Compile` and `Recompile`; or `Listen` once, then `Collect`. It replies to `Introduction` and
-`Listen` with `READY`, and does not reply to `Warm` and `Rehearse`. Its reply to all other requests
-is a line of JSON: the fields of the reply, and its class as `type`; bytes are base64.
+`Compile` and `Recompile`; or `Collect`. It replies to `Introduction` with `READY`, and does not
+reply to `Warm` and `Rehearse`. Its reply to all other requests is a line of JSON: the fields of the
+reply, and its class as `type`; bytes are base64.
 
 User code runs in the process that replies, and may write to any descriptor, including the
 channel's. So replies are never unpickled. A line that is not a reply fails the current task, and
@@ -269,10 +269,6 @@ class Request(Struct, frozen=True, kw_only=True):
 
 class Warm(Request, frozen=True, kw_only=True):
     """Import the compiler; there is no reply."""
-
-
-class Listen(Request, frozen=True, kw_only=True):
-    """Report that Python has started."""
 
 
 class Introduction(Request, frozen=True, kw_only=True):

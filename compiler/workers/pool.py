@@ -38,7 +38,7 @@ from pallasc.compiler.workers.messages import (
     Task,
     Warm,
 )
-from pallasc.compiler.workers.warden import held_bytes, held_together_bytes, parents
+from pallasc.compiler.workers.warden import held_bytes, parents
 from pallasc.compiler.workers.worker_process import PROGRAM, Worker, make_folder
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -299,14 +299,8 @@ class Pool:
         """Return the memory of each busy worker with its descendants; {} without a limit."""
         if not self.memory_bytes:
             return {}
-        table, held = parents(), {}
-        for worker in self._busy:
-            tree = worker.tree(table)
-            held[worker] = sum(map(held_bytes, tree))
-            # The sum counts shared pages of forked processes twice; the exact count is slow.
-            if held[worker] > self.memory_bytes and len(tree) > 1:
-                held[worker] = held_together_bytes(tree)
-        return held
+        table = parents()
+        return {worker: sum(map(held_bytes, worker.tree(table))) for worker in self._busy}
 
     def _settle(self, worker: Worker, reply: Reply) -> Iterator[Event]:
         """Finish a task: end its worker unless it is kept, and repeat the task if needed."""

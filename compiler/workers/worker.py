@@ -76,7 +76,6 @@ def main(requests: int, replies: int) -> int:
 
     answers: messages.Answers = {
         messages.Warm: lambda _: _import_compiler(),
-        messages.Listen: lambda _: READY,
         messages.Introduction: introduce,
         messages.Rehearse: lambda request: sessions[0].rehearse(request),
         messages.Collect: _collect,
@@ -411,7 +410,7 @@ class Session:
             make_manifest(made.action, read, self.digests),
             name=variant.name,
             variant=variant.id,
-            about={**About.of(variant).to_json(), "seconds": self._cost_s(made, request.request)},
+            about={**About.of(variant).to_json(), "seconds": made.seconds},
             versions=self._introduction.versions,
             request=fields_text(request.fields),
             fields=fields_text(fields),
@@ -420,15 +419,6 @@ class Session:
             record=made.digest,
         )
         return replace(made, manifest=manifest.to_json())
-
-    def _cost_s(self, made: Compiled, request_key: str) -> float:
-        """Return the compile time, or the earlier compile time if it was only lowered again."""
-        if made.status == "compiled":
-            return made.seconds
-        for name, manifest in self.store.sets(request_key):
-            if manifest.action == made.action and self.store.believes(name, manifest):
-                return max(made.seconds, manifest.cost_s)
-        return made.seconds
 
 
 _Compilation = Callable[[], tuple[dict[str, object], dict[str, bytes]]]

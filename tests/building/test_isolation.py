@@ -128,9 +128,13 @@ def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so_or_fa
         (result,) = report.results
         assert (result.status, result.action_key) == (status, first.results[0].action_key)
     said = "choosing asks for KERNEL_TILE"
-    assert first.notes == hit.notes == (
-        f"{said} (choosing.py:4), which is here but not let through: "
-        'to let it through, write env: ["KERNEL_TILE"] in the spec.',
+    assert (
+        first.notes
+        == hit.notes
+        == (
+            f"{said} (choosing.py:4), which is here but not let through: "
+            'to let it through, write env: ["KERNEL_TILE"] in the spec.',
+        )
     )
     assert (failed.status, failed.error.exit_code) == ("failed", 1)
     assert failed.error.message.startswith(
