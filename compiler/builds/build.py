@@ -24,19 +24,9 @@ from msgspec.structs import replace
 
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
+from pallasc.compiler.builds import report as reports
 from pallasc.compiler.builds.options import DEFAULTS, Options
-from pallasc.compiler.builds.report import (
-    Event,
-    OnEvent,
-    Report,
-    Status,
-    Tick,
-    VariantResult,
-    fatal_warning,
-    hidden_notes,
-    padding_error,
-    stale_row_notes,
-)
+from pallasc.compiler.builds.report import Event, OnEvent, Report, Status, Tick, VariantResult
 from pallasc.compiler.inputs.lookup import (
     Lookup,
     LookupResult,
@@ -46,13 +36,7 @@ from pallasc.compiler.inputs.lookup import (
     stored_artifact,
     untrusted_entry,
 )
-from pallasc.compiler.toolchain.setup import (
-    Context,
-    Setup,
-    counted_values,
-    declared_values,
-    prepare,
-)
+from pallasc.compiler.toolchain.setup import counted_values, declared_values, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import CompileError, NotCachedError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -63,6 +47,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.locks import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.inputs.manifest import RememberedToolchain
+    from pallasc.compiler.toolchain.setup import Context, Setup
     from pallasc.compiler.workers.cluster import ClusterPool
     from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
     from pallasc.compiler.workers.pool import Pool
@@ -231,8 +216,10 @@ class _Build(Struct, eq=False):
             *self.notes,
             *(self.remote.notes if self.remote else ()),
             *(baseline.notes() if baseline else ()),
-            *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
-            *stale_row_notes(self.results.values()),
+            *reports.hidden_notes(
+                (result.variant.name, result.missed) for result in self.results.values()
+            ),
+            *reports.stale_row_notes(self.results.values()),
         ]
         unique = tuple(dict.fromkeys(notes))
         return Report(results, seconds, unique, interrupted, context=self.context, remote=stats)
@@ -448,8 +435,8 @@ class _Build(Struct, eq=False):
         if self.locked is not None:
             error = error or self.locked.check(result)
         if options.fail_on_warning:
-            error = error or fatal_warning(result, options.fail_on_warning)
-        return error or padding_error(result)
+            error = error or reports.fatal_warning(result, options.fail_on_warning)
+        return error or reports.padding_error(result)
 
     def _emit(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]

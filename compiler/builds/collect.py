@@ -41,15 +41,10 @@ from pallasc.compiler.builds.report import hidden_notes
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, versions_text
 from pallasc.compiler.toolchain.modules import Place
-from pallasc.compiler.toolchain.setup import (
-    declared_fields,
-    declared_values,
-    key_variables,
-    settled,
-)
+from pallasc.compiler.toolchain.setup import declared_fields, key_variables, settled
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
-from pallasc.specs.canonical import canonical_text, labelled_key
+from pallasc.specs.canonical import labelled_key
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, project_env
 from pallasc.specs.spec import Spec, Variant, spec_from_json
@@ -274,7 +269,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         from pallasc.compiler.workers.messages import Collect, Task
         from pallasc.compiler.workers.pool import Pool
 
-        request = Collect(path=path, env=declared_values(names))
+        request = Collect(path=path, env={name: os.environ.get(name) for name in names})
         # The folder is used to locate a crash.
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
@@ -332,17 +327,6 @@ def _changed(
     return change.sentence if change else None
 
 
-def _models() -> str:
-    """Return the table of GPUs as text for the key, as specs depend on it.
-
-    Specs name GPUs as targets, and `like` copies a GPU's values.
-    """
-    from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
-
-    rows = {name: model.figures() for name, model in MODELS.items()}
-    return canonical_text([FIGURES, dict(DEFAULT_MODELS), rows])
-
-
 def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | None = None) -> str:
     """Return the key of a file's specs.
 
@@ -360,7 +344,6 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
             "python": sys.version,
             "jax": versions_text(JAX) if jax is None else jax,
             "pallasc": own_digest(digests.digest, COLLECTING),
-            "models": _models(),
             **{f"variable {n}": v for n, v in key_variables(settled(os.environ)).items()},
             **declared_fields(of_project),
         }

@@ -63,12 +63,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests, file_holding
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import recorders, sources
-from pallasc.compiler.inputs.lookup import (
-    MANIFEST_SCHEMA,
-    Lookup,
-    LookupResult,
-    request_fields,
-)
+from pallasc.compiler.inputs.lookup import MANIFEST_SCHEMA, Lookup, LookupResult, request_fields
 from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord
 from pallasc.compiler.inputs.sources import FILE, IS, LINK, label_of, name_of
 from pallasc.compiler.toolchain import modules

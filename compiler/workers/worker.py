@@ -49,14 +49,7 @@ from pallasc.compiler.workers.diagnostics import (
     stored_for_action,
 )
 from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, Reply
-from pallasc.errors import (
-    CompileError,
-    PallascError,
-    SpecError,
-    ToolError,
-    message_of,
-    summary_of,
-)
+from pallasc.errors import CompileError, PallascError, SpecError, ToolError, message_of, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry, module_name
