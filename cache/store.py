@@ -20,13 +20,7 @@ from msgspec import Struct
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders, is_shard
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
-from pallasc.cache.manifests import (
-    MAX_SETS,
-    Manifest,
-    manifest_from_json,
-    set_name,
-    set_prefix,
-)
+from pallasc.cache.manifests import MAX_SETS, Manifest, manifest_from_json, set_name, set_prefix
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
