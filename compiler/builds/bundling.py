@@ -342,14 +342,14 @@ def _origin(
         changed = repository.differences(sources, ignore=ignore)
     if not changed and not read.unknown.isdisjoint(files):
         changed = None  # a file that was read may not be in the commit
-    digest = FileDigests().digest
+    specs = {}
+    for file in files:
+        name = str(file.relative_to(repository.root)) if repository else _short_name(file, files)
+        specs[name] = FileDigests().digest(file)
     return Provenance(
         builder=f"pallasc {installed_version()}",
         toolchain=toolchain,
-        specs={
-            repository.name_of(file) if repository else _short_name(file, files): digest(file)
-            for file in files
-        },
+        specs=specs,
         commit=repository.commit if repository else None,
         dirty=None if changed is None else bool(changed),
         changed=(changed or ())[:MOST_CHANGED],
@@ -382,10 +382,6 @@ class Repository:
     root: Path
     commit: str
 
-    def name_of(self, file: Path) -> str:
-        """Return the name of a file, relative to the root."""
-        return file.relative_to(self.root).as_posix()
-
     def tracked(self, files: Collection[Path]) -> set[Path]:
         """Return the files that git tracks or could add, without ignored ones."""
         return self._listed(files, "--cached", "--others", "--exclude-standard")
@@ -405,7 +401,7 @@ class Repository:
         changed = self._changed()
         if changed is None:
             return None
-        names = {self.name_of(file) for file in changed - set(ignore)}
+        names = {str(file.relative_to(self.root)) for file in changed - set(ignore)}
         for file in set(files) - set(ignore) - self._listed(files, "--cached"):
             names.update(self._untracked_names(file))
         return tuple(sorted(names))
@@ -442,23 +438,21 @@ class Repository:
 
     def _untracked_names(self, file: Path) -> tuple[str, ...]:
         """Return the name of an untracked file, or in a submodule, the file's differences there."""
-        if not self._contains(file):
+        if not file.is_relative_to(self.root):
             return (f"{file.name} (outside of the repository)",)
         inner = find_repository(file.parent)
         if inner is None or inner.root == self.root or not self._listed([inner.root], "--cached"):
-            return (self.name_of(file),)
-        folder = self.name_of(inner.root)
+            return (str(file.relative_to(self.root)),)
+        folder = inner.root.relative_to(self.root)
         return tuple(f"{folder}/{name}" for name in inner.differences([file]) or ())
 
     def _listed(self, files: Collection[Path], *options: str) -> set[Path]:
-        inside = sorted({str(f.relative_to(self.root)) for f in files if self._contains(f)})
+        own = [file for file in files if file.is_relative_to(self.root)]
+        inside = sorted({str(file.relative_to(self.root)) for file in own})
         if not inside:
             return set()
         answer = _git(self.root, "ls-files", "-z", *options, "--", *inside)
         return {self.root / name for name in _split(answer or b"")}
-
-    def _contains(self, file: Path) -> bool:
-        return file.is_relative_to(self.root)
 
 
 def find_repository(folder: Path) -> Repository | None:

@@ -14,7 +14,7 @@ one, and a new file in the spec's folder may shadow a module of Python or of a p
 Manifest, schema 4:
 
 * `action`: the action key, `record`: the digest of the record under it
-* `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
+* `files`: label -> digest, `packages`: name -> digest
 * `opened`: label -> digest of each other path that was read or queried, with labels as in
   `sources`; null if the path does not exist
 * `missed`: environment variable, or file in the user's home, that was requested but is hidden from
@@ -79,7 +79,7 @@ from pallasc.compiler.toolchain.identity import (
 )
 from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard, namespace_of
 from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prepare, settled
-from pallasc.compiler.toolchain.toolchain import is_compiler_installed, version_of
+from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
 from pallasc.specs.entries import module_name
@@ -332,8 +332,7 @@ def make_manifest(action_key: str, read: Sources, digests: FileDigests) -> Manif
         absent=sorted(read.absent),
         hidden=read.hidden,
     )
-    versions = {name: version for name in packages if (version := version_of(name))}
-    return _sealed(manifest, action_key, versions)
+    return _sealed(manifest, action_key)
 
 
 def joined(first: Manifest, second: Manifest) -> Manifest | None:
@@ -352,18 +351,13 @@ def joined(first: Manifest, second: Manifest) -> Manifest | None:
         absent=sorted({*first.absent, *second.absent}),
         hidden=second.hidden,
     )
-    return _sealed(sources, second.action, {**first.package_versions, **second.package_versions})
+    return _sealed(sources, second.action)
 
 
-def _sealed(sources: Manifest, action: str, package_versions: dict[str, str]) -> Manifest:
+def _sealed(sources: Manifest, action: str) -> Manifest:
     """Add the other fields to a manifest of sources, with the digest of the sources."""
-    return structs.replace(
-        sources,
-        schema=MANIFEST_SCHEMA,
-        read=digest(canonical_json(sources.to_json())),
-        action=action,
-        package_versions=package_versions,
-    )
+    read = digest(canonical_json(sources.to_json()))
+    return structs.replace(sources, schema=MANIFEST_SCHEMA, read=read, action=action)
 
 
 def short_fields(fields: Mapping[str, str]) -> dict[str, str]:

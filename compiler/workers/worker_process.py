@@ -415,10 +415,8 @@ def exit_in_words(code: int) -> str:
         return f"ended with exit code {code}"
     if code == -signal.SIGKILL:
         return "was killed by SIGKILL (perhaps out of memory)"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def died(doing: str, ending: str, output: str) -> CompileError:
