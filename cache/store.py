@@ -20,7 +20,14 @@ from msgspec import Struct
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders, is_shard
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
-from pallasc.cache.manifests import MAX_SETS, Manifest, manifest_from_json, set_name, set_prefix
+from pallasc.cache.manifests import (
+    MAX_SETS,
+    DigestOrNone,
+    Manifest,
+    manifest_from_json,
+    set_name,
+    set_prefix,
+)
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
@@ -77,9 +84,9 @@ class PutResult(NamedTuple):
     """
 
     stored: bool
-    digest: str
+    digest: DigestOrNone
     existed: bool = False
-    stored_digest: str = ""
+    stored_digest: DigestOrNone = ""
     reason: str = ""
 
     @property

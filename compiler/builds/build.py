@@ -34,11 +34,17 @@ from pallasc.compiler.inputs.lookup import (
     data_digests,
     request_fields,
     stored_artifact,
-    untrusted_entry,
 )
 from pallasc.compiler.toolchain.setup import counted_values, declared_values, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
-from pallasc.errors import CompileError, NotCachedError, PallascError, SpecError, ToolError
+from pallasc.errors import (
+    CompileError,
+    CorruptError,
+    NotCachedError,
+    PallascError,
+    SpecError,
+    ToolError,
+)
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.spec import Variant
@@ -390,7 +396,12 @@ class _Build(Struct, eq=False):
         error: PallascError | None = None
         reason = miss.reason
         if options.frozen and miss.found.untrusted:
-            error = untrusted_entry(variant, reason, options.frozen_by)
+            error = CorruptError(
+                f"{variant.id}: {reason}.",
+                hint=f"Build it without {options.frozen_by}, or trust the key that signed the "
+                "store.",
+                reason=reason,
+            )
         elif options.frozen:
             error = NotCachedError(
                 f"{variant.id} is not in the store: {reason}.",

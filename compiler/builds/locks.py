@@ -46,10 +46,9 @@ from pallasc.specs.spec import Budget, Variant
 
 _SAME_RESULT = "its spec has changed, with the same result"
 _NOT_DETERMINISTIC = "the same action key gave another artifact"
-_REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
-_STORED = (
-    "The store was modified, or compiling is not deterministic. Empty the store with "
-    "pallasc cache prune --all, or name another with --store or PALLASC_CACHE_DIR, and build again."
+_REPRODUCE = (
+    "Compiling is not deterministic, or the store was modified. See what differs with: "
+    "pallasc build SPECS --reproduce N"
 )
 _SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
 _SOURCES_CHANGED = "its sources have changed since it was locked"
@@ -171,17 +170,11 @@ class LockedLookup:
             clause = f"not as locked: {self._why(result, entry)}"
         elif made == entry.artifact:
             clause, kind = self._other_table(variant), "not as tuned"
-        elif result.status == "hit":
-            hint, kind = _STORED, "stored"
-            clause = (
-                f"not the locked artifact: the store has {made} under action key {entry.action}, "
-                f"and {file} has {entry.artifact}"
-            )
         else:
             hint, kind = _REPRODUCE, "not deterministic"
             clause = (
-                f"not deterministic: action key {entry.action} gave artifact {made}, "
-                f"and {file} has {entry.artifact}"
+                f"not the locked artifact: action key {entry.action} gave {made}, and {file} has "
+                f"{entry.artifact}"
             )
         if not clause:
             return None

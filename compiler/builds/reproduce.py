@@ -8,7 +8,7 @@ the same: it is fixed for all workers.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal
 
@@ -20,8 +20,7 @@ from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.errors import CheckError
-from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.spec import Variant
+from pallasc.specs.canonical import canonical_json
 
 _MOST_DIFFERENCES = 20
 _LONGEST_VALUE = 80
@@ -47,13 +46,6 @@ class Reproduction(Struct, frozen=True):
     error: str | None = None
 
 
-def sample_of(variants: Sequence[Variant], count: int) -> list[Variant]:
-    """Return `count` of the variants, in their order; the choice is deterministic."""
-    ranked = sorted(variants, key=lambda variant: digest(variant.id.encode()))
-    names = {variant.id for variant in ranked[:count]}
-    return [variant for variant in variants if variant.id in names]
-
-
 def reproduce(
     report: Report,
     count: int,
@@ -62,7 +54,7 @@ def reproduce(
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
 ) -> tuple[Report, list[Reproduction]]:
-    """Compile `count` variants of a build again, each alone in a process, in the opposite order.
+    """Compile the first variants of a build again, each alone in a process, in the opposite order.
 
     Args:
         report: report of a build without failures.
@@ -78,7 +70,7 @@ def reproduce(
     Raises:
         ToolError: the toolchain is incomplete.
     """
-    sample = sample_of([result.variant for result in report.results], count)
+    sample = [result.variant for result in report.results[:count]]
     alone = Options(
         jobs=options.jobs,
         ptxas=options.ptxas,

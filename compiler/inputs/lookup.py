@@ -303,22 +303,6 @@ class Lookup:
         return self._changes[sources]
 
 
-def untrusted_entry(variant: Variant, reason: str, frozen_by: str) -> CorruptError:
-    """Return the error of a variant that must not be compiled and has only an untrusted entry.
-
-    Args:
-        variant: the variant.
-        reason: why its entry is not trusted.
-        frozen_by: the option or setting that forbids compiling.
-    """
-    return CorruptError(
-        f"{variant.id}: {reason}.",
-        location=variant.location,
-        hint=f"Build it without {frozen_by}, or trust the key that signed the store.",
-        reason=reason,
-    )
-
-
 def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Artifact | None:
     """Return the artifact under an action key with all blobs verified, or None.
 

@@ -4,7 +4,7 @@ from copy import deepcopy
 from typing import Any
 
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.reproduce import differences, reproduce, sample_of
+from pallasc.compiler.builds.reproduce import differences, reproduce
 from pallasc.specs.canonical import digest
 
 KERNELS = '''
@@ -46,19 +46,6 @@ def test_a_field_is_named_with_both_values() -> None:
         "plan.launches[0].grid[2]: 3 and 4",
         "target.more: null and true",
     ]
-
-
-def test_the_choice_is_always_the_same_and_stays_when_variants_are_added(project: Any) -> None:
-    project.write("kernel.py", KERNELS)
-    matrix = {"args": {"x": "f32[{n}]"}, "matrix": {"n": list(range(1, 101))}}
-    project.spec({"name": "same", "entry": "kernel.py:same", **matrix})
-    variants = project.variants()
-    sample = sample_of(variants, 10)
-    assert len(sample) == 10
-    assert sample == sample_of(variants[::-1], 10)[::-1]
-    assert [v for v in variants if v in sample] == sample
-    assert {v.id for v in sample_of(variants[:50], 10)} & {v.id for v in sample}
-    assert sample_of(variants, 100) == sample_of(variants, 1000) == variants
 
 
 def test_compiling_again_finds_what_differs(project: Any) -> None:
