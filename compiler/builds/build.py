@@ -37,14 +37,7 @@ from pallasc.compiler.inputs.lookup import (
 )
 from pallasc.compiler.toolchain.setup import counted_values, declared_values, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
-from pallasc.errors import (
-    CompileError,
-    CorruptError,
-    NotCachedError,
-    PallascError,
-    SpecError,
-    ToolError,
-)
+from pallasc.errors import CorruptError, NotCachedError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.spec import Variant
@@ -592,7 +585,7 @@ class _Build(Struct, eq=False):
         if artifact is None and reply.record is not None:
             artifact = Artifact(reply.record, reply.blobs.__getitem__)
         if artifact is None:
-            return replace(result, error=CompileError("the store lost the new artifact"))
+            return replace(result, error=ToolError("the store lost the new artifact"))
         not_stored = self.store.not_stored or ("" if put.conflict else put.reason)
         if self.options.require_store and not_stored:
             error = ToolError(
