@@ -32,14 +32,8 @@ from typing import Any, NamedTuple
 
 from pallasc.compiler.inputs import recorders
 from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord, enter, loaded, restore_path
-from pallasc.compiler.toolchain.modules import (
-    COVERED,
-    is_installed,
-    is_pythons,
-    is_standard,
-    module_of,
-    namespace_of,
-)
+from pallasc.compiler.toolchain import modules
+from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_standard, namespace_of
 from pallasc.compiler.toolchain.setup import reaches_compiler
 from pallasc.errors import SpecError
 from pallasc.specs.objects import collector_past
@@ -196,7 +190,7 @@ class SharedState:
     """
 
     def __init__(self) -> None:
-        self._packages = frozenset(name.partition(".")[0] for name in sys.modules) | COVERED
+        self._packages = frozenset(name.partition(".")[0] for name in sys.modules) | modules.COVERED
         self._modules: dict[str, Any] = {}
         self._count = 0
         self._kept: list[_Kept] = []
@@ -244,7 +238,7 @@ class SharedState:
         package = name.partition(".")[0]
         if name in self._modules:
             return True
-        if package in COVERED:  # but user code may create a module of that name
+        if package in modules.COVERED:  # but user code may create a module of that name
             return namespace_of(sys.modules.get(name)).get("__spec__") is not None
         if not (package in self._packages or is_standard(name)):
             return False
@@ -324,7 +318,7 @@ class SharedState:
         while error is not None:
             trace = error.__traceback__
             while trace is not None:
-                if module_of(trace.tb_frame.f_globals) in self._unloaded:
+                if modules.module_of(trace.tb_frame.f_globals) in self._unloaded:
                     return True
                 trace = trace.tb_next
             error = error.__cause__

@@ -251,7 +251,9 @@ def store_for_action(store: Store, action_key: str, diagnostics: tuple[Diagnosti
         store.put_manifest(action_name(action_key), manifest)
 
 
-def stored_for_action(store: Store, action_key: str) -> tuple[Diagnostic, ...]:
-    """Return the stored diagnostics of the artifact of an action key."""
-    manifest = store.get_manifest(action_name(action_key))
-    return manifest.warnings if manifest else ()
+def with_stored(
+    store: Store, action_key: str, own: tuple[Diagnostic, ...]
+) -> tuple[Diagnostic, ...]:
+    """Add the stored diagnostics of XLA's compilation of an action key."""
+    manifest = store.get_manifest(action_name(action_key)) or Manifest()
+    return merged([*own, *(each for each in manifest.warnings if each.stage == "compile")])
