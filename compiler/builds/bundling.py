@@ -321,7 +321,9 @@ def _by_repository(specs: Sequence[Spec]) -> Iterable[tuple[Repository | None, D
     groups: dict[Path | None, tuple[Repository | None, DeclaredFiles]] = {}
     for file, of_file in declared.items():
         found = repositories[file.parent]
-        if found is not None and not found.tracked([file]):
+        if found is not None and not found.listed(
+            [file], "--cached", "--others", "--exclude-standard"
+        ):
             found = None
         root = found.root if found else None
         groups.setdefault(root, (found, {}))[1][file] = of_file
@@ -382,10 +384,6 @@ class Repository:
     root: Path
     commit: str
 
-    def tracked(self, files: Collection[Path]) -> set[Path]:
-        """Return the files that git tracks or could add, without ignored ones."""
-        return self._listed(files, "--cached", "--others", "--exclude-standard")
-
     def differences(
         self, files: Collection[Path], *, ignore: Collection[Path] = ()
     ) -> tuple[str, ...] | None:
@@ -402,7 +400,7 @@ class Repository:
         if changed is None:
             return None
         names = {str(file.relative_to(self.root)) for file in changed - set(ignore)}
-        for file in set(files) - set(ignore) - self._listed(files, "--cached"):
+        for file in set(files) - set(ignore) - self.listed(files, "--cached"):
             names.update(self._untracked_names(file))
         return tuple(sorted(names))
 
@@ -441,12 +439,13 @@ class Repository:
         if not file.is_relative_to(self.root):
             return (f"{file.name} (outside of the repository)",)
         inner = find_repository(file.parent)
-        if inner is None or inner.root == self.root or not self._listed([inner.root], "--cached"):
+        if inner is None or inner.root == self.root or not self.listed([inner.root], "--cached"):
             return (str(file.relative_to(self.root)),)
         folder = inner.root.relative_to(self.root)
         return tuple(f"{folder}/{name}" for name in inner.differences([file]) or ())
 
-    def _listed(self, files: Collection[Path], *options: str) -> set[Path]:
+    def listed(self, files: Collection[Path], *options: str) -> set[Path]:
+        """Return the files that `git ls-files` lists with these options."""
         own = [file for file in files if file.is_relative_to(self.root)]
         inside = sorted({str(file.relative_to(self.root)) for file in own})
         if not inside:

@@ -149,11 +149,6 @@ class Report(Struct, frozen=True):
         return self.having("failed")
 
     @property
-    def skipped(self) -> tuple[VariantResult, ...]:
-        """Variants that were not finished when the build stopped."""
-        return self.having("skipped")
-
-    @property
     def exit_code(self) -> int:
         """130 if interrupted, else 1 if a kernel failed, else the first failure's."""
         if self.interrupted:

@@ -44,7 +44,6 @@ State = tuple[int, int, int, int] | tuple[str, ...] | None
 """For a file: inode, size, and times of modification and change in ns. For a folder: the names of
 possible sources. None if there is nothing."""
 
-Pause = Callable[[float], None]
 
 _UNKNOWN: State = ("",)
 """Never equal to a real state."""
@@ -57,7 +56,7 @@ class WatchedFiles:
         pause: sleeps for a number of seconds.
     """
 
-    def __init__(self, *, pause: Pause = time.sleep) -> None:
+    def __init__(self, *, pause: Callable[[float], None] = time.sleep) -> None:
         self._pause = pause
         self._states: dict[Path, State] = {}
 
