@@ -1,6 +1,7 @@
 """Why a variant is a miss, in words: which package, in which version, not which digest."""
 
 import re
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import Explainer
 from pallasc.compiler.toolchain.identity import versions_of
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.toolchain.toolchain import version_of
 
 DIGEST = re.compile("[0-9a-f]{64}")
 SPEC = {"name": "scale", "entry": "scale.py:run"}
@@ -44,7 +44,7 @@ def explained(project: Any, before: str, now: str, **identity: str) -> str:
 
 
 def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
-    version = f"numpy {version_of('numpy')}"
+    version = f"numpy {metadata.version('numpy')}"
     found = explained(built, version, "numpy 0.0.1", **{"traced with": "0" * 64})
     clause = f"tracing packages: {version} before, numpy 0.0.1 here"
     assert found == f"compiled with another toolchain: {clause}"
