@@ -46,7 +46,7 @@ SAID = [
     "kernels.py:10: UserWarning: autotuning cache miss: heuristics",
     "tuning: WARNING: no entry for (8, 128) in table … (3 times)",
     "apart: ERROR: apart",
-    "stderr: pid …, tables in tables",
+    "stderr: pid 4242, tables in tables",
     "stderr: from descriptor 2",
 ]
 
