@@ -104,7 +104,7 @@ def command(
         if watch:
             return _watch(work, baseline)
         if frozen or locked or lock is not None:
-            from pallasc.compiler.builds.locks import load_locked
+            from pallasc.compiler.builds.locked import load_locked
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
         store, quiet, reproductions = work.store, work.quiet, None

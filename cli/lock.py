@@ -15,7 +15,7 @@ from pallasc.cli.output.text import echo, fields, json_text
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
-    from pallasc.compiler.builds.locks import LockReport
+    from pallasc.compiler.builds.relock import LockReport
     from pallasc.specs.loading.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
 
@@ -62,7 +62,7 @@ def command(
     """
     from pallasc.cli.arguments.variants import read_existing_lock
     from pallasc.cli.output.build_text import print_notes
-    from pallasc.compiler.builds.locks import check_lock
+    from pallasc.compiler.builds.relock import check_lock
     from pallasc.specs.loading.lock import LOCK_FILE, update_command
 
     path, quiet, selection = lock or LOCK_FILE, work.quiet, work.selection
@@ -108,7 +108,7 @@ def _update(
 ) -> tuple[LockReport, bool]:
     """Update the lock file; return the changes, and whether the file was written."""
     from pallasc.cli.output.build_text import print_remarks
-    from pallasc.compiler.builds.locks import update_lock
+    from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.loading.lock import read_lock, write_lock
 
     old = read_lock(path)

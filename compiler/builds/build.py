@@ -43,7 +43,7 @@ from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.locks import LockedLookup
+    from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.toolchain.setup import Context, Setup
@@ -266,14 +266,9 @@ class _Build(Struct, eq=False):
                 context = toolchain.context(self.store)
         self.stack.callback(context.digests.save)
         self.context, lookup, locked = context, Lookup(context, self.store), self.options.locked
-        if locked is not None and locked.lock is not None:
-            from pallasc.compiler.builds.locks import LockedLookup
-
-            frozen = self.options.frozen
-            self.locked = LockedLookup(
-                locked.file, locked.lock, lookup, self.variants, frozen=frozen
-            )
-        elif locked is not None:
+        if locked is not None:
+            self.locked = locked.look_up(lookup, self.variants, frozen=self.options.frozen)
+        if locked is not None and self.locked is None:
             self.notes.append(
                 f"{locked.file} does not exist: variants were looked up without a lock file"
             )

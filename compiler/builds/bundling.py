@@ -134,7 +134,7 @@ def make_bundle(
         ToolError: a variant must be compiled, and the toolchain is incomplete.
         NotCachedError: a required lock file is missing, or it is for another toolchain.
     """
-    from pallasc.compiler.builds.locks import load_locked
+    from pallasc.compiler.builds.locked import load_locked
     from pallasc.specs.bundle.writer import build_bundle
 
     options = options or BundleOptions()

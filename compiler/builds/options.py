@@ -24,7 +24,7 @@ from pallasc.specs.spelling import listed
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.compiler.builds.locks import Locked
+    from pallasc.compiler.builds.locked import Locked
 
 
 class Options(Struct, frozen=True, kw_only=True):

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from pallasc.cache.format import ARTIFACTS
-from pallasc.compiler.builds.locks import Locked, check_lock, update_lock
+from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.relock import check_lock, update_lock
 from pallasc.specs.loading.lock import Lock
 
 KERNEL = """\

@@ -10,8 +10,9 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.inventory import Scan
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.locks import Locked, LockReport, check_lock, load_locked, update_lock
+from pallasc.compiler.builds.locked import Locked, load_locked
 from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.relock import LockReport, check_lock, update_lock
 from pallasc.compiler.toolchain import identity
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.loading.lock import Change, Component, Entry, Lock, write_lock
