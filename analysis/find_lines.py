@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.analysis.lines import OWN, code_of, put_source_lines, read_source_lines
-from pallasc.cache.stat_digest import file_holding, read_held
 from pallasc.cache.store import Store
 from pallasc.compiler.lowering import Part
 from pallasc.compiler.toolchain.modules import site_folders
@@ -276,8 +275,8 @@ class Files:
 
     def _open(self, path: str) -> _Source:
         try:
-            data = read_held(path)
-            changed = os.stat(file_holding(path)).st_mtime_ns > self.since_ns
+            data = Path(path).read_bytes()
+            changed = os.stat(path).st_mtime_ns > self.since_ns
         except OSError as error:
             raise CompileError(
                 "the source lines of its kernels cannot be found: "

@@ -21,7 +21,6 @@ from typing import NamedTuple
 from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.analysis.sass import Code, Codes, Instruction, classify
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.stat_digest import read_held
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.modules import site_folders
 from pallasc.errors import CorruptError
@@ -91,7 +90,7 @@ def read_source_lines(
 def _is_same(file: SourceFile, base_dir: str) -> bool:
     for path in _candidates(file, base_dir):
         try:
-            return digest(read_held(str(path))) == file.digest
+            return digest(path.read_bytes()) == file.digest
         except OSError:
             continue
     return False

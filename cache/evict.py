@@ -4,10 +4,9 @@ Records and packs (see `inventory.Unit`) are evicted, least recently used first,
 the limits. A blob is evicted with the last record that names it, and a manifest with the record
 that it leads to. A pack is evicted as a whole.
 
-Some files stay even if the store remains too large, and are reported with the reason: records that
-the caller keeps, records that a running build holds, packs that contain such a record, young blobs,
-and records that name a young blob. A young blob stays because another process may be about to
-publish a record that names it.
+Some files stay even if the store remains too large: records that the caller keeps, records that a
+running build holds, packs that contain such a record, young blobs, and records that name a young
+blob. A young blob stays because another process may be about to publish a record that names it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
 """Reasons to evict a record."""
-KEPT, IN_USE, YOUNG = "kept", "in use", "young"
-"""Reasons to keep a file that a limit would evict."""
 
 _UNITS = {"b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -135,23 +132,6 @@ class Eviction(NamedTuple):
     bytes: int
 
 
-class Retained(NamedTuple):
-    """Files that pruning must keep, for one reason.
-
-    Attributes:
-        reason: "kept": the caller keeps it · "in use": a running build holds it · "young": it, or
-            a blob that it names, was made within the grace period or by a running build.
-        records: number of artifacts.
-        files: number of files: these records, their blobs and manifests, or their packs.
-        bytes: size of these files; each counts for one reason only.
-    """
-
-    reason: str
-    records: int = 0
-    files: int = 0
-    bytes: int = 0
-
-
 class Plan(NamedTuple):
     """Files to remove.
 
@@ -160,7 +140,7 @@ class Plan(NamedTuple):
         orphans: blobs that no remaining record names.
         dangling: manifests that lead to no remaining record, or are too old.
         bytes_before, bytes_after: size of the store.
-        retained: files kept although a limit would evict them, by reason.
+        held: number of artifacts kept although a limit would evict them.
         complete: the inventory is complete; otherwise nothing is removed.
     """
 
@@ -169,7 +149,7 @@ class Plan(NamedTuple):
     dangling: tuple[str, ...] = ()
     bytes_before: int = 0
     bytes_after: int = 0
-    retained: tuple[Retained, ...] = ()
+    held: int = 0
     complete: bool = True
 
 
@@ -228,18 +208,15 @@ class _Decision:
         self.leading: dict[str, list[str]] = {}
         for found in self.manifests:
             self.leading.setdefault(found.facts.action, []).append(found.name)
-        self.retained: dict[str, Retained] = {}
-        self.counted: set[str] = set()
+        self.retained: set[str] = set()
 
     def plan(self) -> Plan:
         self.total -= self._bytes([*self._orphans(), *self._dangling()])
         evictions = tuple(self._decide_units())
         orphans, dangling = self._orphans(), self._dangling()
         dangling += self._last_manifests({*dangling})
-        if self._is_too_large():
-            self._retain_young({*orphans, *dangling})
-        retained = tuple(self.retained.values())
-        return Plan(evictions, tuple(orphans), tuple(dangling), self.before, self.total, retained)
+        held = len(self.retained)
+        return Plan(evictions, tuple(orphans), tuple(dangling), self.before, self.total, held)
 
     def _orphans(self) -> list[str]:
         return [name for name in self.blobs if not self.references[name] and self._is_old(name)]
@@ -253,14 +230,15 @@ class _Decision:
             reason = self._reason(unit.identity[1])
             if not reason:
                 break
-            if not self.keep.isdisjoint(unit.keys):
-                self._retain_unit(KEPT, unit)
-            elif self.held.holds(unit.keys, unit.identity[1]):
-                self._retain_unit(IN_USE, unit)
-            elif not all(map(self._is_old, self.blobs.keys() & unit.blobs)):
-                self._retain_unit(YOUNG, unit)
+            if self._is_needed(unit):
+                self.retained |= unit.keys
             else:
                 yield self._evict(unit, reason)
+
+    def _is_needed(self, unit: Unit) -> bool:
+        is_kept = not self.keep.isdisjoint(unit.keys)
+        is_in_use = is_kept or self.held.holds(unit.keys, unit.identity[1])
+        return is_in_use or not all(map(self._is_old, self.blobs.keys() & unit.blobs))
 
     def _reason(self, last_use_ns: int) -> str:
         """Return the reason to evict the next unit; "" if this unit and all later ones may stay."""
@@ -307,24 +285,3 @@ class _Decision:
                 self.total -= self._bytes([name])
                 taken.append(name)
         return taken
-
-    def _retain_unit(self, reason: str, unit: Unit) -> None:
-        names = self.blobs.keys() & unit.blobs
-        names |= {name for key in unit.keys for name in self.leading.get(key, ())}
-        new = names - self.counted
-        self.counted |= new
-        self._retain(reason, len(unit.keys), 1 + len(new), unit.identity[2] + self._bytes(new))
-
-    def _retain_young(self, gone: set[str]) -> None:
-        """Count blobs and manifests that no record needs but that are kept for now."""
-        names = [name for name in self.blobs if not self.references[name]]
-        names += [found.name for found in self.manifests if not self.keys[found.facts.action]]
-        young = [name for name in names if name not in gone]
-        if young:
-            self._retain(YOUNG, 0, len(young), self._bytes(young))
-
-    def _retain(self, reason: str, records: int, count: int, size: int) -> None:
-        old = self.retained.get(reason, Retained(reason))
-        self.retained[reason] = Retained(
-            reason, old.records + records, old.files + count, old.bytes + size
-        )

@@ -6,7 +6,7 @@ the same inode, time, and size, and an index that is damaged or missing is rebui
 
     index = { "facts": { pack SP area SP name: stamp, facts } }   a record of kind `index`
     stamp = inode SP mtime_ns SP bytes          "" in a pack, which is identified by its name
-    facts = { "blobs": [digest] } | { "action", "about", "lines": bool }   empty ones are left out
+    facts = { "blobs": [digest] } | { "action", "about" }   empty ones are left out
 
 `pack` is "" for a file in its area.
 """
@@ -16,11 +16,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import Struct, to_builtins
@@ -35,7 +33,6 @@ from pallasc.errors import CorruptError
 
 INDEX = "stat/index"
 _NAME = format.sha256(b"pallasc index")
-_VERSION = re.compile(r"v[0-9]+", re.ASCII)
 _LONGEST_ABOUT = 10_000
 
 
@@ -45,7 +42,6 @@ class Facts(Struct, omit_defaults=True, forbid_unknown_fields=True):
     blobs: tuple[Digest, ...] = ()
     action: DigestOrNone = ""
     about: AboutJson = {}
-    lines: bool = False
 
 
 class StoredFile(NamedTuple):
@@ -187,7 +183,7 @@ def facts_of(area: str, body: Any) -> Facts:
     """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
         return Facts(blobs=tuple(sorted({blob["digest"] for blob in body["blobs"].values()})))
-    facts = Facts(action=body.action, lines=bool(body.lines))
+    facts = Facts(action=body.action)
     if len(json.dumps(body.about)) <= _LONGEST_ABOUT:
         facts.about = body.about
     return facts
@@ -324,25 +320,21 @@ class Stats:
     Attributes:
         folder: its path.
         entries, manifests, blobs: number of each, including packs.
-        source_lines: number of manifests with the source lines of an artifact.
         packs: number of packs.
         bytes: total size of blobs, records, manifests, and packs.
         quarantined: number of corrupt files in the quarantine.
         oldest_use: last use of the entry that would be evicted first, seconds since the epoch.
-        other_versions: folders of stores of other versions next to it.
         warnings: places that could not be listed.
     """
 
     folder: str
     entries: int
     manifests: int
-    source_lines: int
     blobs: int
     packs: int
     bytes: int
     quarantined: int
     oldest_use: float | None
-    other_versions: list[str]
     warnings: list[str]
 
     def to_json(self) -> dict[str, object]:
@@ -362,13 +354,11 @@ def stats(store: Store) -> Stats:
         folder=str(store.folder),
         entries=len(records),
         manifests=len(inventory.manifests),
-        source_lines=sum(manifest.facts.lines for manifest in inventory.manifests.values()),
         blobs=len(inventory.blobs.keys() | in_packs),
         packs=len(inventory.packs),
         bytes=inventory.bytes,
         quarantined=_quarantined(store),
         oldest_use=min(uses_ns) / 1e9 if uses_ns else None,
-        other_versions=_other_versions(store.root),
         warnings=inventory.faults,
     )
 
@@ -378,10 +368,3 @@ def _quarantined(store: Store) -> int:
         names = store.folders.names(files.QUARANTINE)
         return sum(not name.endswith(".reason") for name in names)
     return 0
-
-
-def _other_versions(root: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        names = sorted(os.listdir(root))
-        return [name for name in names if _VERSION.fullmatch(name) and name != format.FOLDER]
-    return []

@@ -155,7 +155,10 @@ class About(NamedTuple):
 
 
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The entry of a request in a store; missing fields have their defaults."""
+    """The entry of a request in a store; missing fields have their defaults.
+
+    An earlier pallasc wrote `package_versions`.
+    """
 
     about: AboutJson = field(default_factory=dict)  # type: ignore[assignment]
     absent: Sequence[str] = ()

@@ -435,7 +435,6 @@ class StorePacks:
         self._seen: tuple[int, int] | None = None
         self._open: dict[str, Pack] = {}
         self._refused: set[str] = set()
-        self._held: dict[str, Pack] = {}
 
     @property
     def packs(self) -> Mapping[str, Pack]:
@@ -448,13 +447,13 @@ class StorePacks:
         try:
             status = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
-            self._open, self._seen = dict(self._held), None
+            self._open, self._seen = {}, None
             return self._open
         seen = status.st_ino, status.st_mtime_ns
         if seen != self._seen:
             names = [name for name in self._folders.names(PACKS) if is_name(name)]
             opened = {name: pack for name in names if (pack := self._opened(name)) is not None}
-            self._open, self._seen = {**self._held, **opened}, seen
+            self._open, self._seen = opened, seen
         return self._open
 
     def read(self, area: str, name: str, *, known: bool = False) -> files.Content | None:
@@ -510,12 +509,7 @@ class StorePacks:
 
     def relist(self) -> None:
         """List and open the packs again at the next use."""
-        self._open, self._refused, self._seen = dict(self._held), set(), None
-
-    def hold(self, pack: Pack) -> None:
-        """Use a pack as if it were in the store, as long as this object exists."""
-        self._held[pack.digest] = pack
-        self.relist()
+        self._open, self._refused, self._seen = {}, set(), None
 
     def _opened(self, digest: str) -> Pack | None:
         if digest in self._open or digest in self._refused:
@@ -549,7 +543,6 @@ class StorePacks:
         digest = pack.digest
         self._refused.add(digest)
         self._open.pop(digest, None)
-        self._held.pop(digest, None)
         self._warn(f"{PACKS}/{digest}", f"is damaged and counts as missing: {reason}")
         if not self._read_only:
             put_pack_away(self._folders, digest, reason, pack.identity)

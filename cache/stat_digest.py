@@ -5,8 +5,7 @@ Times have the granularity of the kernel's clock, a few milliseconds, so a file 
 before it was hashed could change again unnoticed. The digest of such a file is used, but not
 stored.
 
-A path below a zip archive, `app.pyz/ops/add.py`, is read as Python's importer reads it. It counts
-as unchanged while the archive does.
+A path below a zip archive, such as `app.pyz/ops/add.py`, has the digest of the archive.
 """
 
 from __future__ import annotations
@@ -90,7 +89,12 @@ class FileDigests:
         is_absolute = isinstance(path, str) and path.startswith(os.sep)
         place = str(path) if is_absolute else os.path.abspath(path)  # abspath is slow
         try:
-            signature = _signature(_stat(place))
+            try:
+                status = os.stat(place)
+            except NotADirectoryError:
+                place = file_holding(place)
+                status = os.stat(place)
+            signature = _signature(status)
             held = self._hashed.get(place)
             if held is None and (held := self._remembered.get(place)) is not None:
                 self._lasting.add(place)
@@ -188,33 +192,6 @@ def file_holding(place: str) -> str:
     return place
 
 
-def read_held(place: str) -> bytes:
-    """Return the contents of a file, which may be in an archive.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    archive = file_holding(place)
-    if archive == place:
-        return Path(place).read_bytes()
-    import zipimport
-    import zlib
-
-    try:
-        loader = zipimport.zipimporter(archive)
-        loader.invalidate_caches()  # the archive may have changed since this process read its index
-        return loader.get_data(place)
-    except (ImportError, EOFError, zlib.error) as error:
-        raise OSError(str(error)) from error
-
-
-def _stat(place: str) -> os.stat_result:
-    try:
-        return os.stat(place)
-    except NotADirectoryError:
-        return os.stat(file_holding(place))
-
-
 def _size(place: str) -> int:
     try:
         return os.stat(place).st_size
@@ -227,12 +204,7 @@ def _signature(status: os.stat_result) -> Signature:
 
 
 def _hash_file(place: str) -> tuple[Signature, str, Signature]:
-    try:
-        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except NotADirectoryError:
-        before = _signature(_stat(place))
-        digest = hashlib.sha256(read_held(place)).hexdigest()
-        return before, digest, _signature(_stat(place))
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

@@ -22,6 +22,7 @@ from pallasc.cache.folders import Folders, is_shard
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
 from pallasc.cache.manifests import (
     MAX_SETS,
+    DigestOrNone,
     Manifest,
     manifest_from_json,
     set_name,
@@ -31,7 +32,7 @@ from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.cache.manifests import Trust
-    from pallasc.cache.packs import Pack, StorePacks
+    from pallasc.cache.packs import StorePacks
 
 _ATTEMPTS = 4
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
@@ -83,9 +84,9 @@ class PutResult(NamedTuple):
     """
 
     stored: bool
-    digest: str
+    digest: DigestOrNone
     existed: bool = False
-    stored_digest: str = ""
+    stored_digest: DigestOrNone = ""
     reason: str = ""
 
     @property
@@ -386,25 +387,14 @@ class Store:
     def packed(self) -> StorePacks | None:
         """Return the packs of the store, None if it has none."""
         if self._packed is None and os.path.lexists(self._packs_path):
-            self._packed = self._opened_packs()
+            from pallasc.cache.packs import StorePacks
+
+            self._packed = StorePacks(
+                self.folders,
+                lambda place, fault: self._warn_once(place, f"{place} {fault}"),
+                read_only=self.read_only,
+            )
         return self._packed
-
-    def hold_pack(self, pack: Pack) -> None:
-        """Use a pack that could not be written as if it were in the store.
-
-        This ends with the life of this object.
-        """
-        self._packed = self._packed or self._opened_packs()
-        self._packed.hold(pack)
-
-    def _opened_packs(self) -> StorePacks:
-        from pallasc.cache.packs import StorePacks
-
-        return StorePacks(
-            self.folders,
-            lambda place, fault: self._warn_once(place, f"{place} {fault}"),
-            read_only=self.read_only,
-        )
 
     def relist_packs(self) -> None:
         """List packs again, after one was added or removed."""

@@ -77,7 +77,11 @@ def publish_pack(
         OSError: it cannot be written.
     """
     digest = ""
-    newer = [entry for entry in manifests if has_another(store, entry)]
+    newer = [
+        entry
+        for entry in manifests
+        if store.get_file(MANIFESTS, entry.name) not in (None, entry.data)
+    ]
 
     def write(out: BinaryIO) -> None:
         nonlocal digest
@@ -93,11 +97,6 @@ def publish_pack(
     finally:
         store.relist_packs()
     return digest
-
-
-def has_another(store: Store, manifest: Entry) -> bool:
-    """Return True if the store has a different manifest with this name."""
-    return store.get_file(MANIFESTS, manifest.name) not in (None, manifest.data)
 
 
 class Exported(NamedTuple):

@@ -9,8 +9,8 @@ fields:
   sources that find lines, `result` with these lines, and `files`, the digest of each file that
   contains them
 * `action`: the action key of the checked artifact, so that the results are removed with it
-* `files`, `packages`, `package_versions`, `opened`, `absent`, `hidden`, `missed`, `read`:
-  everything the user's code read during the check, as in the manifest of a compilation
+* `files`, `packages`, `opened`, `absent`, `hidden`, `missed`, `read`: everything the user's code
+  read during the check, as in the manifest of a compilation
 
 Its key covers action key and digest of the artifact, seed, interleavings, inputs, request key,
 reference and tolerance. As for a request, there is one manifest for each of the last states of the

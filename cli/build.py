@@ -60,7 +60,7 @@ class BuildCommand(Command):
 @options.flag("--watch", "Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
-@options.file_option("--baseline", 'Lock file or bundle that budgets like "+8" are relative to.')
+@options.file_option("--baseline", 'Lock file that budgets like "+8" are relative to.')
 @options.explain_option
 @options.fail_on_warning_option
 @options.quiet_option
@@ -200,7 +200,7 @@ class Before:
         before, now = earlier and earlier.resources, outcome.resources
         if earlier is None or before is None or now is None:
             return result_line(outcome)
-        if result is not None and result.explanation is not None:
+        if result is not None and result.explanation:
             return result_line(outcome)
         facts = [
             f"{each.before:,} → {each.after:,} {WORDS[each.field]} ({each.verdict})"

@@ -97,14 +97,12 @@ def stats_command(
     rows = [
         ("folder", figures.folder),
         ("artifacts", f"{figures.entries}"),
-        *([("source lines", f"{figures.source_lines}")] if figures.source_lines else []),
         *([("packs", f"{figures.packs}")] if figures.packs else []),
         ("bytes", f"{figures.bytes:,} {limit}"),
         ("hits", f"{totals.hits}{rate}"),
         ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
         ("time saved", f"{totals.saved_s:.1f} s"),
         ("quarantined", f"{figures.quarantined}"),
-        *(("ignored", f"{name}, different version") for name in figures.other_versions),
     ]
     lines = [f"{label:<12} {value}" for label, value in rows]
     print_result(data, lines, as_json=as_json, warnings=figures.warnings)
@@ -222,9 +220,8 @@ def prune_command(
 
     The least recently used entries are removed first. A pack contains many artifacts and is removed
     as a whole. Artifacts named by --keep, artifacts in use by a running build, and artifacts with a
-    blob younger than five minutes are kept; if the store is still over a limit, the output shows
-    why. With --all, only artifacts in use by running builds are kept. The exit code is 4 if
-    anything cannot be read or removed.
+    blob younger than five minutes are kept. With --all, only artifacts in use by running builds are
+    kept. The exit code is 4 if anything cannot be read or removed.
 
     To prune a remote store, use --remote with --size or --age. Only builds that may write to it
     record when they used a pack; a pack that only other builds read counts as unused. If the server
@@ -299,7 +296,7 @@ def _show_pruned(pruned: Pruned, as_json: bool) -> int:
 
 
 def _pruned_lines(pruned: Pruned) -> Iterator[str]:
-    """Yield a line per removed artifact, the reasons for keeping others, and the totals."""
+    """Yield a line per removed artifact, the number of kept ones, and the totals."""
     would = "would remove" if pruned.dry_run else "removed"
     for eviction in pruned.evictions:
         unit = eviction.unit
@@ -308,14 +305,8 @@ def _pruned_lines(pruned: Pruned) -> Iterator[str]:
         else:
             what = ", ".join(pruned.names.get(unit.name, [])) or unit.name[:12]
         yield f"{would} {what}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
-    reasons = {
-        "kept": "named by --keep",
-        "in use": "in use by a running build",
-        "young": f"made less than {pruned.limits.grace_s:.0f} s ago, or by a running build",
-    }
-    for retained in pruned.plan.retained:
-        what = count(retained.records or retained.files, "artifact" if retained.records else "file")
-        yield f"kept {what}: {reasons[retained.reason]}, {retained.bytes:,} bytes"
+    if pruned.plan.held:
+        yield f"kept {count(pruned.plan.held, 'artifact')}: named by --keep, in use, or new"
     if not pruned.plan.complete:
         yield "kept everything: not all of the store could be read"
     number = len(pruned.evictions) - pruned.records

@@ -141,7 +141,8 @@ def export_command(
     names: list[str] | None = None
     absent: list[str] = []
     if specs:
-        names, absent = _selected(specs, store, selection)
+        remembered, found, absent = _selected(specs, store, selection)
+        names = remembered + found
     elif any(selection):
         raise click.UsageError("Options that select variants need SPECS.")
     store.read_only = True
@@ -155,7 +156,7 @@ def export_command(
 
 def _selected(
     specs: tuple[str, ...], store: Store, selection: options.Selection
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[str], list[str], list[str]]:
     """Return the manifest names of specs and cached variants, and the ids of missing variants."""
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.inputs.lookup import Lookup
@@ -163,7 +164,7 @@ def _selected(
 
     reader = SpecReader(store=store)
     chosen = reader.select(specs, **selection._asdict())
-    names, absent = list(reader.remembered), []
+    names, absent = [], []
     with installed_or_remembered(store) as setup:
         lookup = Lookup(setup.context(store), store)
         for variant in chosen.variants:
@@ -172,7 +173,7 @@ def _selected(
                 absent.append(variant.id)
             else:
                 names.append(found.manifest_key)
-    return names, absent
+    return reader.remembered, names, absent
 
 
 @click.command("import", cls=Command)
@@ -239,19 +240,15 @@ def push_command(
       PALLASC_REMOTE=file:///srv/kernels pallasc cache push specs/ -k matmul
     """
     from pallasc.cache.remote.remote import push
-    from pallasc.compiler.builds.build import build
-    from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.remote_tier import namespace_here, sendable
 
     store = open_store(store_root, readable=True)
-    variants = SpecReader(store=store).select(specs, **selection._asdict()).variants
-    report = build(variants, store=store, options=Options(compile=False))
-    keys, bound = sendable(report, store)
+    _, names, lacking = _selected(specs, store, selection)
+    keys, bound = sendable(names, store)
     print_warnings([f"{variant} is not sent: {why}" for variant, why in bound.items()])
     own = {namespace_here(store): tuple(dict.fromkeys(keys))}
     done = push(settings, store, own, on_step=_steps("sent"))
-    absent = len(report.results) - len(keys) - len(bound) + done.left
+    absent = len(lacking) + done.left
     moved = f"sent {count(done.moved, 'variant')}, {done.present:,} already there"
     parts = [(absent, "are not in the store"), (len(bound), "depend on this machine")]
     data = {"sent": done.moved, "absent": absent, "bound": bound}

@@ -32,10 +32,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 import random
 import struct
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +48,7 @@ from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_name
 from pallasc.cache.remote.session import OF_ONE_OBJECT, Failure, RemoteError, Session, Version
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import entries_of_manifest, has_another, publish_pack, unwritable
+from pallasc.cache.transfer import entries_of_manifest, publish_pack, unwritable
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import labelled_key
 
@@ -472,9 +470,7 @@ class Fetch:
             if not self._session.is_build:
                 raise unwritable(self._store, error) from error
             self._store.not_written(error)
-            complete = [found for found in complete if not has_another(self._store, found.entry)]
-            if not _is_held(self._store, data):
-                complete = []
+            return
         for found in complete:
             self.actions[found.entry.name] = found.manifest.action
             self._session.stats.hits += 1
@@ -484,16 +480,6 @@ class Fetch:
 def _may_start(under_way: Collection[PackRow], row: PackRow) -> bool:
     size = sum(each.size for each in under_way) + row.size
     return not under_way or (len(under_way) < _UNDER_WAY and size <= _UNDER_WAY_BYTES)
-
-
-def _is_held(store: Store, data: bytes) -> bool:
-    """Let the open store use a pack that it cannot write; return True if that worked."""
-    with contextlib.suppress(OSError), tempfile.TemporaryFile(prefix="pallasc-") as file:
-        file.write(data)
-        file.flush()
-        store.hold_pack(open_pack(os.dup(file.fileno()), digest=format.sha256(data)))
-        return True
-    return False
 
 
 class Writer:

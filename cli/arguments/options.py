@@ -243,7 +243,7 @@ frozen_options = together(
 )
 
 quiet_option = flag("-q --quiet", "Print only problems.")
-explain_option = flag("--explain", "Explain each store miss, field by field.")
+explain_option = flag("--explain", "Explain each store miss.")
 fail_fast_option = click.option(
     "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
 )

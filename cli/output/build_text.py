@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.cli.output.text import Screen
     from pallasc.compiler.builds.report import Report
-    from pallasc.compiler.inputs.manifest import Difference, Explanation
 
 _OUTPUT_LINES = 20
 _NAMED = 10
@@ -73,13 +72,11 @@ def lines_below(outcome: Outcome) -> list[str]:
     The reason of the miss is omitted if the result line or the error already contains it.
     """
     lines, result = failure_lines(outcome), outcome.result
-    if result is None or result.explanation is None:
+    if result is None or not result.explanation:
         return lines
     is_said = result.status == "missing" or (result.error and result.error.reason == result.reason)
-    if not is_said:
-        lines.append(f"      {one_line(result.explanation.reason)}")
-    differences = difference_lines(result.explanation, built=result.status != "missing")
-    return [*lines, *map(printable, differences)]
+    unsaid = result.explanation[1:] if is_said else result.explanation
+    return [*lines, *(f"      {one_line(sentence)}" for sentence in unsaid)]
 
 
 def failure_lines(outcome: Outcome) -> list[str]:
@@ -216,69 +213,6 @@ def _why(outcome: Outcome) -> str:
     """Return `  kernels.py:5: ValueError: no kernel for (2048,)`."""
     place = outcome.error.location if outcome.error else None
     return f"  {f'{place}: ' if place else ''}{error_line(outcome.error)}"
-
-
-_TOOLCHAIN = ("tool ", "variable ")
-"""Label prefixes of fields that are the same for all variants of a build."""
-_DATA = "data "
-"""Label prefix of a data file; the values of such fields are digests."""
-_EXCERPT = 100
-"""Maximum number of characters shown of a long value."""
-
-
-def difference_lines(explanation: Explanation, *, built: bool = False) -> list[str]:
-    """Return the indented differences from the nearest stored entry, except those in the reason.
-
-    Args:
-        explanation: the differences.
-        built: whether the variant was then built.
-    """
-    reason = explanation.reason
-    lines = [f"      {sentence}" for sentence in explanation.sources if sentence != reason]
-    if explanation.sources and not built:
-        lines.append(
-            "      a build lowers the kernel again, and compiles it only if the result differs"
-        )
-    for difference in explanation.fields:
-        if difference.label.startswith(_TOOLCHAIN) and explanation.toolchain:
-            continue  # the reason contains the names and versions
-        if difference.label.startswith(_DATA):
-            lines.append(f"      {_data_change(difference)}")
-            continue
-        stored, now = excerpts(difference.stored, difference.now)
-        lines += [
-            f"      {difference.label}",
-            f"        stored: {stored}",
-            f"        now:    {now}",
-        ]
-    return lines
-
-
-def _data_change(difference: Difference) -> str:
-    """Describe the change of a data file; its digests are not useful to the user."""
-    name = one_line(difference.label.removeprefix(_DATA))
-    if difference.stored is None:
-        return f"{name} is new in the spec"
-    return f"{name} {'is no longer in the spec' if difference.now is None else 'has changed'}"
-
-
-def excerpts(stored: str | None, now: str | None) -> tuple[str, str]:
-    """Shorten two different values to the text around their first difference."""
-    if stored is None or now is None:
-        return _excerpt(stored, 0), _excerpt(now, 0)
-    pairs = enumerate(zip(stored, now, strict=False))
-    shared = next((at for at, (a, b) in pairs if a != b), min(len(stored), len(now)))
-    return _excerpt(stored, shared), _excerpt(now, shared)
-
-
-def _excerpt(value: str | None, around: int) -> str:
-    if value is None:
-        return "(absent)"
-    if len(value) <= _EXCERPT:
-        return value
-    start = max(0, min(around - _EXCERPT // 3, len(value) - _EXCERPT))
-    end = start + _EXCERPT
-    return f"{'…' if start else ''}{value[start:end]}{'…' if end < len(value) else ''}"
 
 
 def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:

@@ -267,7 +267,7 @@ def _variant_row(outcome: Outcome, result: VariantResult) -> dict[str, object]:
         **fields(result, "reason", "remote", "action_key", "output"),
         "seconds": round(outcome.seconds, 3),
         "saved_s": round(result.saved_s, 3),
-        "explanation": result.explanation.to_json() if result.explanation else None,
+        "explanation": result.explanation,
         **(kernel_facts(artifact) if artifact else facts),
         "cubin_bytes": artifact and artifact.cubin_bytes,
         "kernels": to_builtins(artifact.kernels) if artifact else [],

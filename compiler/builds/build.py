@@ -22,21 +22,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from pallasc.cache.store import Store, default_root
+from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
+from pallasc.compiler.builds import report as reports
 from pallasc.compiler.builds.options import DEFAULTS, Options
-from pallasc.compiler.builds.report import (
-    Event,
-    OnEvent,
-    Report,
-    Status,
-    Tick,
-    VariantResult,
-    fatal_warning,
-    hidden_notes,
-    padding_error,
-    stale_row_notes,
-)
+from pallasc.compiler.builds.report import Event, OnEvent, Report, Status, Tick, VariantResult
 from pallasc.compiler.inputs.lookup import (
     Lookup,
     LookupResult,
@@ -44,17 +34,10 @@ from pallasc.compiler.inputs.lookup import (
     data_digests,
     request_fields,
     stored_artifact,
-    untrusted_entry,
 )
-from pallasc.compiler.toolchain.setup import (
-    Context,
-    Setup,
-    counted_values,
-    declared_values,
-    prepare,
-)
+from pallasc.compiler.toolchain.setup import counted_values, declared_values, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
-from pallasc.errors import CompileError, NotCachedError, PallascError, SpecError, ToolError
+from pallasc.errors import CorruptError, NotCachedError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.spec import Variant
@@ -62,7 +45,8 @@ from pallasc.specs.spec import Variant
 if TYPE_CHECKING:
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
-    from pallasc.compiler.inputs.manifest import Explanation, RememberedToolchain
+    from pallasc.compiler.inputs.manifest import RememberedToolchain
+    from pallasc.compiler.toolchain.setup import Context, Setup
     from pallasc.compiler.workers.cluster import ClusterPool
     from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
     from pallasc.compiler.workers.pool import Pool
@@ -127,19 +111,19 @@ class Miss(Struct):
         request: the request that they share.
         found: the result of looking up the request.
         indices: positions of the variants.
-        explanation: the differences from the nearest entry of the store, with `explain`.
+        explanation: what changed, in sentences, with `explain`.
     """
 
     variant: Variant
     request: Request
     found: LookupResult
     indices: list[int] = field(default_factory=list)
-    explanation: Explanation | None = None
+    explanation: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str:
         """The reason for the miss, in words."""
-        return self.explanation.reason if self.explanation else self.found.reason
+        return self.explanation[0] if self.explanation else self.found.reason
 
 
 class _Build(Struct, eq=False):
@@ -209,22 +193,10 @@ class _Build(Struct, eq=False):
                 remember(self.store, context.identity, context.versions())
             self.notes += context.notes()
         if came or "compiled" in statuses:
-            self._tidy()
+            from pallasc.cache.prune import tidy
 
-    def _tidy(self) -> None:
-        """Prune the store, except the artifacts of this build's results."""
-        from pallasc.cache.format import size
-        from pallasc.cache.prune import tidy
-
-        keep = frozenset(r.action_key for r in self.results.values() if r.action_key)
-        pruned = tidy(self.store, keep=keep)
-        if pruned is not None and pruned.excess_bytes and pruned.plan.retained:
-            limit = pruned.limits.max_bytes or 0
-            self.notes.append(
-                f"the store {self.store.root} is {size(pruned.excess_bytes)} over its limit of "
-                f"{size(limit)}: what this and other running builds need, and what is younger than "
-                "five minutes, is kept for now"
-            )
+            # Not the artifacts of this build.
+            tidy(self.store, keep=frozenset(r.action_key or "" for r in self.results.values()))
 
     def report(self, started_s: float, *, interrupted: bool) -> Report:
         """Send the remaining variants to the remote store, and return the build's report.
@@ -243,8 +215,10 @@ class _Build(Struct, eq=False):
             *self.notes,
             *(self.remote.notes if self.remote else ()),
             *(baseline.notes() if baseline else ()),
-            *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
-            *stale_row_notes(self.results.values()),
+            *reports.hidden_notes(
+                (result.variant.name, result.missed) for result in self.results.values()
+            ),
+            *reports.stale_row_notes(self.results.values()),
         ]
         unique = tuple(dict.fromkeys(notes))
         return Report(results, seconds, unique, interrupted, context=self.context, remote=stats)
@@ -292,14 +266,9 @@ class _Build(Struct, eq=False):
                 context = toolchain.context(self.store)
         self.stack.callback(context.digests.save)
         self.context, lookup, locked = context, Lookup(context, self.store), self.options.locked
-        if locked is not None and locked.lock is not None:
-            from pallasc.compiler.builds.locked import LockedLookup
-
-            frozen = self.options.frozen
-            self.locked = LockedLookup(
-                locked.file, locked.lock, lookup, self.variants, frozen=frozen
-            )
-        elif locked is not None:
+        if locked is not None:
+            self.locked = locked.look_up(lookup, self.variants, frozen=self.options.frozen)
+        if locked is not None and self.locked is None:
             self.notes.append(
                 f"{locked.file} does not exist: variants were looked up without a lock file"
             )
@@ -398,12 +367,12 @@ class _Build(Struct, eq=False):
             self._settle(index, result)
 
     def _explain(self, lookup: Lookup) -> None:
-        """Settle the misses; each reason is the difference from the nearest entry."""
+        """Settle the misses, with explanations."""
         from pallasc.compiler.inputs.manifest import Explainer
 
         explainer = Explainer(lookup)
         for miss in self.misses.values():
-            miss.explanation = explainer.explain(miss.variant, miss.request, miss.found)
+            miss.explanation = explainer.explain(miss.variant, miss.found)
             for index in miss.indices:
                 self._settle_uncompiled(index, miss)
 
@@ -415,7 +384,12 @@ class _Build(Struct, eq=False):
         error: PallascError | None = None
         reason = miss.reason
         if options.frozen and miss.found.untrusted:
-            error = untrusted_entry(variant, reason, options.frozen_by)
+            error = CorruptError(
+                f"{variant.id}: {reason}.",
+                hint=f"Build it without {options.frozen_by}, or trust the key that signed the "
+                "store.",
+                reason=reason,
+            )
         elif options.frozen:
             error = NotCachedError(
                 f"{variant.id} is not in the store: {reason}.",
@@ -460,8 +434,8 @@ class _Build(Struct, eq=False):
         if self.locked is not None:
             error = error or self.locked.check(result)
         if options.fail_on_warning:
-            error = error or fatal_warning(result, options.fail_on_warning)
-        return error or padding_error(result)
+            error = error or reports.fatal_warning(result, options.fail_on_warning)
+        return error or reports.padding_error(result)
 
     def _emit(self, kind: str, variant: Variant, result: VariantResult | None) -> None:
         event = Event(kind, variant, result, len(self.results), len(self.variants))  # type: ignore[arg-type]
@@ -606,7 +580,7 @@ class _Build(Struct, eq=False):
         if artifact is None and reply.record is not None:
             artifact = Artifact(reply.record, reply.blobs.__getitem__)
         if artifact is None:
-            return replace(result, error=CompileError("the store lost the new artifact"))
+            return replace(result, error=ToolError("the store lost the new artifact"))
         not_stored = self.store.not_stored or ("" if put.conflict else put.reason)
         if self.options.require_store and not_stored:
             error = ToolError(
@@ -662,41 +636,19 @@ class _Build(Struct, eq=False):
         """Return a variant's error, with a command to reproduce it if the process died."""
         error = failed.error
         if failed.died:
-            alone = f"To build only this variant: {self._reproduction(variant)}"
+            command = "warm" if variant.program else "build"
+            target = () if variant.program else ("--target", variant.target.name)
+            words = ("pallasc", command, variant.location.file, "-k", variant.id, *target)
+            alone = f"To build only this variant: {shlex.join(words)}"
             error.hint = f"{error.hint} {alone}" if error.hint else alone
         if isinstance(error, SpecError) and error.field:
             error.location = error.location or variant.where(error.field)
         error.location = error.location or failed.place
         return error
 
-    def _reproduction(self, variant: Variant) -> str:
-        """Return a command that builds only this variant, with the same limits and tools."""
-        options = self.options
-        command = "warm" if variant.program else "build"
-        words = ["pallasc", command, variant.location.file, "-k", variant.id, "--jobs", "1"]
-        words += [] if variant.program else ["--target", variant.target.name]
-        if options.timeout_s is not None:
-            words += ["--timeout", f"{options.timeout_s:g}"]
-        if options.memory_bytes is not None:
-            words += ["--memory", _exact_size(options.memory_bytes)]
-        if self.store.root != default_root():
-            words += ["--store", str(self.store.root)]
-        setting = f"PALLASC_PTXAS={shlex.quote(str(options.ptxas))} " if options.ptxas else ""
-        return setting + shlex.join(words)
-
 
 def _is_hit(found: LookupResult | PallascError) -> bool:
     return isinstance(found, LookupResult) and found.artifact is not None
-
-
-def _exact_size(count: int) -> str:
-    """Return a size as `--memory` reads it, in GiB or MiB if it is a whole number of them."""
-    if not count:
-        return "none"
-    for shift, unit in ((30, "GiB"), (20, "MiB")):
-        if count % (1 << shift) == 0:
-            return f"{count >> shift}{unit}"
-    return f"{count}B"
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:

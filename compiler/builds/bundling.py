@@ -1,9 +1,8 @@
 """Make bundles from specs: build, add provenance, and write the files.
 
-The provenance has the spec files with their commits, and the toolchain. The digest of a spec file
-covers its declarations, not its bytes: comments, the order of kernels, fields, values and targets,
-and the selection of variants make no difference. Its name is relative to its repository; outside a
-repository, it is the shortest path that distinguishes the files.
+The provenance has the digests of the spec files, their commits, and the toolchain. The name of a
+file is relative to its repository; outside a repository, it is the shortest path that distinguishes
+the files.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.stat_digest import file_holding
+from pallasc.cache.stat_digest import FileDigests, file_holding
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import DEFAULTS, Options
@@ -30,8 +29,8 @@ from pallasc.errors import SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
 from pallasc.specs.bundle.manifest import MOST_CHANGED, Item, Provenance
-from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.spec import Spec, spec_to_json
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.spec import Spec
 from pallasc.version import installed_version
 
 if TYPE_CHECKING:
@@ -287,11 +286,6 @@ def files_named(specs: Iterable[Spec]) -> set[Path]:
     return files
 
 
-_UNDECIDING = frozenset(
-    {"base_dir", "budget", "check", "location"} | {"reference", "table", "tolerance", "vmap"}
-)
-"""Fields of a spec that do not affect compilations."""
-
 DeclaredFiles = dict[Path, list[Spec]]
 
 
@@ -327,7 +321,9 @@ def _by_repository(specs: Sequence[Spec]) -> Iterable[tuple[Repository | None, D
     groups: dict[Path | None, tuple[Repository | None, DeclaredFiles]] = {}
     for file, of_file in declared.items():
         found = repositories[file.parent]
-        if found is not None and not found.tracked([file]):
+        if found is not None and not found.listed(
+            [file], "--cached", "--others", "--exclude-standard"
+        ):
             found = None
         root = found.root if found else None
         groups.setdefault(root, (found, {}))[1][file] = of_file
@@ -348,13 +344,14 @@ def _origin(
         changed = repository.differences(sources, ignore=ignore)
     if not changed and not read.unknown.isdisjoint(files):
         changed = None  # a file that was read may not be in the commit
+    specs = {}
+    for file in files:
+        name = str(file.relative_to(repository.root)) if repository else _short_name(file, files)
+        specs[name] = FileDigests().digest(file)
     return Provenance(
         builder=f"pallasc {installed_version()}",
         toolchain=toolchain,
-        specs={
-            repository.name_of(file) if repository else _short_name(file, files): _digest(specs)
-            for file, specs in files.items()
-        },
+        specs=specs,
         commit=repository.commit if repository else None,
         dirty=None if changed is None else bool(changed),
         changed=(changed or ())[:MOST_CHANGED],
@@ -368,28 +365,6 @@ def _short_name(file: Path, files: Iterable[Path]) -> str:
     while any(other[-length:] == file.parts[-length:] for other in others):
         length += 1
     return "/".join(file.parts[-length:])
-
-
-def _digest(specs: Iterable[Spec]) -> str:
-    """Return the digest of a file's specs, independent of their order."""
-    return digest(b"\n".join(sorted(map(_declared, specs))))
-
-
-def _declared(spec: Spec) -> bytes:
-    """Return the fields of a spec that affect compilations, in a fixed order."""
-    data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
-    if spec.tune is not None:
-        data["tune"] = {name: _sorted(values) for name, values in spec.tune.over.items()}
-    data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
-    data["mesh"] = list(spec.mesh.items())
-    data["rows"] = _sorted(spec.rows)
-    for name in ("include", "exclude", "targets", "files"):
-        data[name] = _sorted(getattr(spec, name))
-    return canonical_json(data)
-
-
-def _sorted(values: Iterable[object]) -> list[object]:
-    return sorted(values, key=canonical_json)
 
 
 _TIMEOUT_S = 60
@@ -409,14 +384,6 @@ class Repository:
     root: Path
     commit: str
 
-    def name_of(self, file: Path) -> str:
-        """Return the name of a file, relative to the root."""
-        return file.relative_to(self.root).as_posix()
-
-    def tracked(self, files: Collection[Path]) -> set[Path]:
-        """Return the files that git tracks or could add, without ignored ones."""
-        return self._listed(files, "--cached", "--others", "--exclude-standard")
-
     def differences(
         self, files: Collection[Path], *, ignore: Collection[Path] = ()
     ) -> tuple[str, ...] | None:
@@ -432,8 +399,8 @@ class Repository:
         changed = self._changed()
         if changed is None:
             return None
-        names = {self.name_of(file) for file in changed - set(ignore)}
-        for file in set(files) - set(ignore) - self._listed(files, "--cached"):
+        names = {str(file.relative_to(self.root)) for file in changed - set(ignore)}
+        for file in set(files) - set(ignore) - self.listed(files, "--cached"):
             names.update(self._untracked_names(file))
         return tuple(sorted(names))
 
@@ -469,23 +436,22 @@ class Repository:
 
     def _untracked_names(self, file: Path) -> tuple[str, ...]:
         """Return the name of an untracked file, or in a submodule, the file's differences there."""
-        if not self._contains(file):
+        if not file.is_relative_to(self.root):
             return (f"{file.name} (outside of the repository)",)
         inner = find_repository(file.parent)
-        if inner is None or inner.root == self.root or not self._listed([inner.root], "--cached"):
-            return (self.name_of(file),)
-        folder = self.name_of(inner.root)
+        if inner is None or inner.root == self.root or not self.listed([inner.root], "--cached"):
+            return (str(file.relative_to(self.root)),)
+        folder = inner.root.relative_to(self.root)
         return tuple(f"{folder}/{name}" for name in inner.differences([file]) or ())
 
-    def _listed(self, files: Collection[Path], *options: str) -> set[Path]:
-        inside = sorted({str(f.relative_to(self.root)) for f in files if self._contains(f)})
+    def listed(self, files: Collection[Path], *options: str) -> set[Path]:
+        """Return the files that `git ls-files` lists with these options."""
+        own = [file for file in files if file.is_relative_to(self.root)]
+        inside = sorted({str(file.relative_to(self.root)) for file in own})
         if not inside:
             return set()
         answer = _git(self.root, "ls-files", "-z", *options, "--", *inside)
         return {self.root / name for name in _split(answer or b"")}
-
-    def _contains(self, file: Path) -> bool:
-        return file.is_relative_to(self.root)
 
 
 def find_repository(folder: Path) -> Repository | None:

@@ -41,15 +41,10 @@ from pallasc.compiler.builds.report import hidden_notes
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, versions_text
 from pallasc.compiler.toolchain.modules import Place
-from pallasc.compiler.toolchain.setup import (
-    declared_fields,
-    declared_values,
-    key_variables,
-    settled,
-)
+from pallasc.compiler.toolchain.setup import declared_fields, key_variables, settled
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
-from pallasc.specs.canonical import canonical_text, labelled_key
+from pallasc.specs.canonical import labelled_key
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, project_env
 from pallasc.specs.spec import Spec, Variant, spec_from_json
@@ -271,18 +266,16 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         raise error
 
     def _reply(self, path: str, names: Iterable[str]) -> Reply:
-        from pallasc.compiler.workers.messages import Collect, Listen, Task
+        from pallasc.compiler.workers.messages import Collect, Task
         from pallasc.compiler.workers.pool import Pool
 
-        request = Collect(path=path, env=declared_values(names))
+        request = Collect(path=path, env={name: os.environ.get(name) for name in names})
         # The folder is used to locate a crash.
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
-        # Starting Python does not count as the file's time.
         with Pool(
             1,
             settled(os.environ),
-            Listen(),
             timeout_s=self.timeout_s,
             memory_bytes=self.memory_bytes,
             tick_s=None if self.on_tick is None else _TICK_S,
@@ -334,17 +327,6 @@ def _changed(
     return change.sentence if change else None
 
 
-def _models() -> str:
-    """Return the table of GPUs as text for the key, as specs depend on it.
-
-    Specs name GPUs as targets, and `like` copies a GPU's values.
-    """
-    from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
-
-    rows = {name: model.figures() for name, model in MODELS.items()}
-    return canonical_text([FIGURES, dict(DEFAULT_MODELS), rows])
-
-
 def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | None = None) -> str:
     """Return the key of a file's specs.
 
@@ -362,7 +344,6 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
             "python": sys.version,
             "jax": versions_text(JAX) if jax is None else jax,
             "pallasc": own_digest(digests.digest, COLLECTING),
-            "models": _models(),
             **{f"variable {n}": v for n, v in key_variables(settled(os.environ)).items()},
             **declared_fields(of_project),
         }
@@ -441,18 +422,12 @@ def parse_shard(text: str) -> Shard:
         SpecError: the text is not a shard.
     """
     found = _SHARD.fullmatch(text)
-    if found is None:
+    shard = Shard(int(found[1]), int(found[2])) if found else Shard(0, 0)
+    if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
         raise SpecError(
             f"--shard must be K/N, such as 3/8, got {text!r}.",
-            hint="K is the number of this shard, counted from 1; N is the number of shards.",
-        )
-    shard = Shard(int(found[1]), int(found[2]))
-    if not 1 <= shard.of <= MOST_SHARDS:
-        raise SpecError(f"--shard {text}: N must be from 1 to {MOST_SHARDS:,}, got {shard.of}.")
-    if not 1 <= shard.number <= shard.of:
-        raise SpecError(
-            f"--shard {text}: K must be from 1 to {shard.of}, got {shard.number}.",
-            hint="If your CI counts jobs from 0, add 1." if shard.number == 0 else None,
+            hint="K is the number of this shard, counted from 1; N is the number of shards, at "
+            f"most {MOST_SHARDS:,}.",
         )
     return shard
 

@@ -46,10 +46,9 @@ from pallasc.specs.loading.lock import (
 )
 from pallasc.specs.spec import Variant
 
-_REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
-_STORED = (
-    "The store was modified, or compiling is not deterministic. Empty the store with "
-    "pallasc cache prune --all, or name another with --store or PALLASC_CACHE_DIR, and build again."
+_REPRODUCE = (
+    "Compiling is not deterministic, or the store was modified. See what differs with: "
+    "pallasc build SPECS --reproduce N"
 )
 _SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
 _SOURCES_CHANGED = "its sources have changed since it was locked"
@@ -68,6 +67,18 @@ class Locked:
 
     file: str
     lock: Lock | None
+
+    def look_up(
+        self, lookup: Lookup, variants: Sequence[Variant], *, frozen: bool
+    ) -> LockedLookup | None:
+        """Return the look-up that checks the lock, None without a lock.
+
+        Raises:
+            NotCachedError: the lock is for another toolchain.
+        """
+        if self.lock is None:
+            return None
+        return LockedLookup(self.file, self.lock, lookup, variants, frozen=frozen)
 
 
 def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | None:
@@ -171,17 +182,11 @@ class LockedLookup:
             clause = f"not as locked: {self._why(result, entry)}"
         elif made == entry.artifact:
             clause, kind = self._other_table(variant), "not as tuned"
-        elif result.status == "hit":
-            hint, kind = _STORED, "stored"
-            clause = (
-                f"not the locked artifact: the store has {made} under action key {entry.action}, "
-                f"and {file} has {entry.artifact}"
-            )
         else:
             hint, kind = _REPRODUCE, "not deterministic"
             clause = (
-                f"not deterministic: action key {entry.action} gave artifact {made}, "
-                f"and {file} has {entry.artifact}"
+                f"not the locked artifact: action key {entry.action} gave {made}, and {file} has "
+                f"{entry.artifact}"
             )
         if not clause:
             return None
@@ -197,10 +202,7 @@ class LockedLookup:
         # If only some variants of a kernel are tuned, only those must match.
         if now == locked or (variant.tuning is None and now is not None):
             return ""
-        if now is not None and locked is not None:
-            return f"not tuned as in {self._file}: its table or tune field differs"
-        change = "tuned, and was not" if locked is None else "not tuned, and was"
-        return f"{change} when {self._file} was written"
+        return f"not tuned as in {self._file}: its table or tune field differs"
 
     @cached_property
     def _tables(self) -> dict[str, str]:
@@ -217,8 +219,6 @@ class LockedLookup:
         request = self.lookup.requests.of(variant)
         if request.key != entry.request:
             return _SPEC_CHANGED
-        if changes := self.lookup.changes_since(request, entry.action):
-            return f"{_SOURCES_CHANGED} ({changes[0].sentence})"
         same = result.artifact is not None and result.artifact.digest == entry.artifact
         return OTHER_ACTION_KEY if same else _SOURCES_CHANGED
 

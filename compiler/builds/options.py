@@ -1,8 +1,8 @@
 """The options of a build, its remote store, and the baseline of its budgets.
 
-A baseline is a lock or a bundle with earlier resources of variants. Without `--baseline` it is
-`pallasc.lock` in the current folder, if a rule needs one. A variant that is not in the baseline is
-new: it is not compared, and a note reports it. Only `pallasc build` checks rules.
+A baseline is a lock with earlier resources of variants. Without `--baseline` it is `pallasc.lock`
+in the current folder, if a rule needs one. A variant that is not in the baseline is new: it is not
+compared, and a note reports it. Only `pallasc build` checks rules.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from msgspec import Struct, field
 
 from pallasc.errors import BudgetError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.resources import check_budget, resources_of
+from pallasc.specs.artifacts.resources import check_budget
 from pallasc.specs.resources import Resources
 from pallasc.specs.settings import build_settings
 from pallasc.specs.spec import Variant
+from pallasc.specs.spelling import listed
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
@@ -115,9 +116,6 @@ def remote_settings(
     return read_settings(environ, project, url=url, write=write, timeout_s=timeout_s)
 
 
-_NAMED = 3
-
-
 class Baseline(Struct, frozen=True):
     """Earlier resources of variants.
 
@@ -145,12 +143,10 @@ class Baseline(Struct, frozen=True):
         """Return a note on the variants whose rules could not be checked."""
         if not self.absent:
             return []
-        number = len(self.absent)
-        shown = ", ".join(self.absent[:_NAMED])
-        more = f" and {number - _NAMED:,} more" if number > _NAMED else ""
+        shown = ", ".join(listed(self.absent, 3))
         return [
-            f"{self.name} has no resources of {number:,} variant{'s' if number > 1 else ''} whose "
-            f"budget is relative to it; nothing was compared: {shown}{more}"
+            f"{self.name} has no resources of variants whose budget is relative to it; nothing was "
+            f"compared: {shown}"
         ]
 
 
@@ -158,23 +154,19 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
     """Return the baseline of a build, None if no budget needs one.
 
     Args:
-        path: a lock or a bundle; None for the lock in the current folder.
+        path: a lock; None for the lock in the current folder.
         variants: the variants of the build.
 
     Raises:
         SpecError: the file does not exist, cannot be read, or has no resources to compare with; or
             a rule needs a baseline, and there is none.
-        CorruptError: the bundle is damaged, or not signed as this machine requires.
     """
     first = next((variant for variant in variants if variant.budget.rules()), None)
     if path is None and first is None:
         return None
-    from pallasc.specs.bundle.format import is_bundle  # most builds need none of it
     from pallasc.specs.loading.lock import LOCK_FILE, read_lock, update_command
 
     place = path or LOCK_FILE
-    if is_bundle(place):
-        return Baseline(str(place), _in_bundle(place))
     lock = read_lock(place)
     if lock is not None:
         return Baseline(str(place), lock.resources)
@@ -187,17 +179,5 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         f"{first.name}.budget.{rule}: {getattr(first.budget, rule)!r} is relative to a "
         f"baseline, and there is no {LOCK_FILE} here.",
         location=first.where(f"budget.{rule}"),
-        hint=f"Make one with: {update_command(LOCK_FILE)}; or name a lock or a bundle with "
-        "--baseline.",
+        hint=f"Make one with: {update_command(LOCK_FILE)}; or name one with --baseline.",
     )
-
-
-def _in_bundle(path: Path) -> dict[str, Resources]:
-    from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.signature import read_policy
-
-    with open_bundle(path) as bundle:
-        bundle.check_policy(read_policy())
-        # As compiled: the shipped blobs may lack debug sections and be smaller.
-        records = {entry.id: bundle.record(entry) for entry in bundle.entries()}
-    return {name: resources_of(Artifact(each, lambda key: b"")) for name, each in records.items()}

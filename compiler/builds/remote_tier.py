@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.report import Report
 from pallasc.compiler.inputs.lookup import Lookup, Request
 from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_portable
 from pallasc.compiler.toolchain.identity import python_name
@@ -144,29 +143,14 @@ def namespace(setup: Setup | RememberedToolchain) -> str:
     )
 
 
-def sendable(report: Report, store: Store) -> tuple[list[str], dict[str, str]]:
-    """Return the variants in the store that may be sent, from a build that compiles nothing.
+def sendable(names: Iterable[str], store: Store) -> tuple[list[str], dict[str, str]]:
+    """Return the manifests that may be sent, by name, and why others depend on this machine.
 
-    Returns:
-        The names of their manifests, which may repeat; and why other variants depend on this
-        machine, by their ids.
-
-    Raises:
-        PallascError: a variant could not be looked up.
+    The reasons are by the ids of variants.
     """
-    keys: list[str] = []
-    bound: dict[str, str] = {}
-    for result in report.results:
-        if result.error is not None:
-            raise result.error
-        manifest = store.find_manifest(result.manifest_key) if result.manifest_key else None
-        if manifest is None:
-            continue
-        if why := why_not_portable(manifest):
-            bound[result.variant.id] = why
-        else:
-            keys.append(result.manifest_key)
-    return keys, bound
+    found = [(name, manifest) for name in names if (manifest := store.find_manifest(name))]
+    bound = {m.variant: why for _, m in found if (why := why_not_portable(m))}
+    return [name for name, manifest in found if manifest.variant not in bound], bound
 
 
 def namespace_here(store: Store) -> str:

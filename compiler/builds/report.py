@@ -23,7 +23,6 @@ from pallasc.specs.variables import why_not_declared
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.inputs.lookup import Request
-    from pallasc.compiler.inputs.manifest import Explanation
     from pallasc.compiler.toolchain.setup import Context
     from pallasc.specs.tuning import Row
 
@@ -44,7 +43,7 @@ class VariantResult(Struct, frozen=True):
         artifact: the artifact, None if there is none.
         error: reason of a failure.
         reason: reason of a miss.
-        explanation: differences from the nearest entry of the store, with `explain`.
+        explanation: what changed since the nearest entry of the store, with `explain`.
         died: whether the process that compiled it ended or was stopped.
         compiling: whether XLA reported the failure; its output is in the error.
         saved_s: compile time that a hit saved, 0 if unknown.
@@ -68,7 +67,7 @@ class VariantResult(Struct, frozen=True):
     saved_s: float = 0.0
     died: bool = False
     compiling: bool = False
-    explanation: Explanation | None = None
+    explanation: tuple[str, ...] = ()
     printed: str = ""
     manifest_key: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -150,11 +149,6 @@ class Report(Struct, frozen=True):
         return self.having("failed")
 
     @property
-    def skipped(self) -> tuple[VariantResult, ...]:
-        """Variants that were not finished when the build stopped."""
-        return self.having("skipped")
-
-    @property
     def exit_code(self) -> int:
         """130 if interrupted, else 1 if a kernel failed, else the first failure's."""
         if self.interrupted:
@@ -173,11 +167,11 @@ def hidden_notes(missed: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
     Args:
         missed: kernels, each with `missed` of its manifest.
     """
-    requests: dict[str, dict[str, str]] = {}
+    requests: dict[str, tuple[str, str]] = {}
     for kernel, places in missed:
         for name, place in places.items():
-            requests.setdefault(name, {}).setdefault(kernel, place)
-    return [_note(name, kernels) for name, kernels in sorted(requests.items()) if _is_here(name)]
+            requests.setdefault(name, (kernel, place))
+    return [_note(name, *asked) for name, asked in sorted(requests.items()) if _is_here(name)]
 
 
 def fatal_warning(result: VariantResult, patterns: Iterable[re.Pattern[str]]) -> CheckError | None:
@@ -194,7 +188,7 @@ def fatal_warning(result: VariantResult, patterns: Iterable[re.Pattern[str]]) ->
     kernel = result.variant.name
     for name, place in result.missed.items():
         if _is_here(name):
-            text = _note(name, {kernel: ""})
+            text = _note(name, kernel, "")
             found.append(Diagnostic("lower", "pallasc", str(place), text))
     for pattern in patterns:
         for diagnostic in found:
@@ -213,25 +207,13 @@ def _is_here(name: str) -> bool:
     return name in os.environ
 
 
-def _note(name: str, kernels: Mapping[str, str]) -> str:
-    (first, place), *others = kernels.items()
-    plural = "s" if len(others) > 1 else ""
-    who = f"{first} and {len(others)} other kernel{plural}" if others else first
+def _note(name: str, kernel: str, place: str) -> str:
     where = f" ({place})" if place else ""
-    if name.startswith(_HOME):
-        return (
-            f"{who} looked for {name}{where}, which exists but is hidden: kernels have an empty "
-            'home. To use your home, write env: ["HOME"] in the spec.'
-        )
-    asks = "asks" if not others else "ask"
     why = why_not_declared(name)
-    if why:
-        return f"{who} {asks} for {name}{where}, which is set here but not let through: it {why}."
-    return (
-        f"{who} {asks} for {name}{where}, which is set here but not let through. "
-        f'To let it through, write env: ["{name}"] in the spec, or env = ["{name}"] under '
-        "[tool.pallasc] in pyproject.toml."
-    )
+    hint = f"it {why}." if why else f'to let it through, write env: ["{name}"] in the spec.'
+    if name.startswith(_HOME):
+        hint = 'kernels have an empty home. To use yours, write env: ["HOME"] in the spec.'
+    return f"{kernel} asks for {name}{where}, which is here but not let through: {hint}"
 
 
 def padding_error(result: VariantResult) -> SpecError | None:

@@ -8,24 +8,19 @@ the same: it is fixed for all workers.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pallasc.cache import files, format, stat_digest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.errors import CheckError
-from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.spec import Variant
+from pallasc.specs.canonical import canonical_json
 
 _MOST_DIFFERENCES = 20
 _LONGEST_VALUE = 80
@@ -39,7 +34,7 @@ class Reproduction(Struct, frozen=True):
         outcome: `failed` if it did not compile again, `skipped` if the build stopped.
         built: digest of the artifact of the build, which may be from the store.
         again: digest of the artifact that was compiled again, None if there is none.
-        differences: differing fields of the record, and offsets in blobs.
+        differences: differing fields of the record; blobs differ by their digests.
         error: reason of the failure.
     """
 
@@ -51,13 +46,6 @@ class Reproduction(Struct, frozen=True):
     error: str | None = None
 
 
-def sample_of(variants: Sequence[Variant], count: int) -> list[Variant]:
-    """Return `count` of the variants, in their order; the choice is deterministic."""
-    ranked = sorted(variants, key=lambda variant: digest(variant.id.encode()))
-    names = {variant.id for variant in ranked[:count]}
-    return [variant for variant in variants if variant.id in names]
-
-
 def reproduce(
     report: Report,
     count: int,
@@ -66,12 +54,12 @@ def reproduce(
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
 ) -> tuple[Report, list[Reproduction]]:
-    """Compile `count` variants of a build again, each alone in a process, in the opposite order.
+    """Compile the first variants of a build again, each alone in a process, in the opposite order.
 
     Args:
         report: report of a build without failures.
         count: number of variants to compile.
-        store: store whose cached digests of the toolchain's files are copied; not used otherwise.
+        store: the store of the build; nothing is read from it or added to it.
         options: options, of which `jobs`, `ptxas` and the limits are used.
         on_event: as for `build`.
 
@@ -82,7 +70,7 @@ def reproduce(
     Raises:
         ToolError: the toolchain is incomplete.
     """
-    sample = sample_of([result.variant for result in report.results], count)
+    sample = [result.variant for result in report.results[:count]]
     alone = Options(
         jobs=options.jobs,
         ptxas=options.ptxas,
@@ -91,7 +79,7 @@ def reproduce(
         alone=True,
     )
     with tempfile.TemporaryDirectory(prefix="pallasc-reproduce-") as folder:
-        empty = _empty_store(Path(folder), store)
+        empty = Store(folder, trust=store.trust)
         second = build(sample[::-1], store=empty, options=alone, on_event=on_event)
         again = {result.variant.id: result for result in second.results}
         pairs = [(r, again[r.variant.id]) for r in report.results if r.variant.id in again]
@@ -103,23 +91,12 @@ def reproduce(
     return report, list(compared.values())
 
 
-def _empty_store(root: Path, source: Store) -> Store:
-    """Return an empty store with the cached digests of files, which take seconds to compute."""
-    store = Store(root, trust=source.trust)
-    with suppress(OSError):
-        cached = files.read(source.folders, stat_digest.PLACE, limit_bytes=format.MAX_RECORD_BYTES)
-        if cached is not None and not cached.fault:
-            with files.temporary(store.folders, cached.data) as place:
-                store.folders.rename(place, stat_digest.PLACE)
-    return store
-
-
 def _compared(built: VariantResult, again: VariantResult) -> Reproduction:
     name, before, after = built.variant.id, built.artifact, again.artifact
     if before is None or after is None:
         error = str(again.error) if again.error else None
         return Reproduction(name, "failed" if error else "skipped", error=error)
-    found = tuple(islice(differences(before, after), _MOST_DIFFERENCES))
+    found = tuple(islice(differences(before.record, after.record), _MOST_DIFFERENCES))
     outcome: Literal["different", "same"] = "different" if found else "same"
     return Reproduction(name, outcome, before.digest, after.digest, found)
 
@@ -141,38 +118,17 @@ def _judged(result: VariantResult, found: Reproduction | None) -> VariantResult:
     return replace(result, status="failed", error=error)
 
 
-def differences(first: Artifact, second: Artifact) -> Iterator[str]:
-    """Describe the differences between two artifacts: fields of the record, and offsets in blobs.
-
-    Blobs with equal names are equal: names are digests, checked when blobs are read.
-    """
-    records = first.record, second.record
-    seen: set[tuple[str, str]] = set()
-    for path, a, b in _fields({**records[0], "blobs": None}, {**records[1], "blobs": None}, ""):
-        texts = isinstance(a, str) and isinstance(b, str)
-        if not (texts and a in records[0]["blobs"] and b in records[1]["blobs"]):
-            yield f"{path}: {_short(a)} and {_short(b)}"
-        elif (a, b) not in seen:
-            seen.add((a, b))
-            one, other = first.blob(a), second.blob(b)
-            pairs = enumerate(zip(one, other, strict=False))
-            at = next((n for n, (x, y) in pairs if x != y), min(len(one), len(other)))
-            yield f"{path}: bytes differ from offset {at} on ({len(one)} and {len(other)} bytes)"
-    blobs = [record["blobs"] for record in records]
-    if not seen and blobs[0] != blobs[1]:
-        yield f"blobs: {_short(blobs[0])} and {_short(blobs[1])}"
-
-
-def _fields(first: object, second: object, path: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield path and both values of each differing leaf of two JSON values."""
+def differences(first: object, second: object, path: str = "") -> Iterator[str]:
+    """Describe each differing leaf of two JSON values; in a record, digests stand for blobs."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         for key in sorted({*first, *second}):
-            yield from _fields(first.get(key), second.get(key), f"{path}.{key}" if path else key)
+            below = f"{path}.{key}" if path else key
+            yield from differences(first.get(key), second.get(key), below)
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
         for index, pair in enumerate(zip(first, second, strict=True)):
-            yield from _fields(*pair, f"{path}[{index}]")
+            yield from differences(*pair, f"{path}[{index}]")
     elif first != second or type(first) is not type(second):
-        yield path, first, second
+        yield f"{path}: {_short(first)} and {_short(second)}"
 
 
 def _short(value: Any) -> str:

@@ -36,10 +36,6 @@ from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import PallascError, SpecError
 
 _INTERVAL_S = 0.05
-_GONE_S = 0.5
-"""Time for a missing file to reappear: some editors remove it before they write."""
-_RESTLESS_S = 5.0
-"""After this time a build starts even if files are still changing."""
 _GRAIN_NS = 20_000_000
 """Upper bound for the granularity of file times on Linux file systems."""
 _SOURCES = (".py", ".yaml", ".yml", ".toml")
@@ -48,8 +44,6 @@ State = tuple[int, int, int, int] | tuple[str, ...] | None
 """For a file: inode, size, and times of modification and change in ns. For a folder: the names of
 possible sources. None if there is nothing."""
 
-Pause = Callable[[float], None]
-Clock = Callable[[], float]
 
 _UNKNOWN: State = ("",)
 """Never equal to a real state."""
@@ -60,11 +54,10 @@ class WatchedFiles:
 
     Args:
         pause: sleeps for a number of seconds.
-        clock: returns the time in seconds.
     """
 
-    def __init__(self, *, pause: Pause = time.sleep, clock: Clock = time.monotonic) -> None:
-        self._pause, self._clock = pause, clock
+    def __init__(self, *, pause: Callable[[float], None] = time.sleep) -> None:
+        self._pause = pause
         self._states: dict[Path, State] = {}
 
     def __len__(self) -> int:
@@ -86,15 +79,10 @@ class WatchedFiles:
         """Wait for changes, and until they stop; return the changed files."""
         while (now := self._look()) == self._states:
             self._pause(_INTERVAL_S)
-        began_s = self._clock()
-        while True:
+        before = None
+        while now != before:
             self._pause(_INTERVAL_S)
             before, now = now, self._look()
-            waited_s = self._clock() - began_s
-            gone = any(now[path] is None and self._states[path] is not None for path in now)
-            is_whole = waited_s >= _GONE_S or not gone
-            if (now == before and is_whole) or waited_s >= _RESTLESS_S:
-                break
         changed = [path for path, state in now.items() if state != self._states[path]]
         self._states = now
         return changed

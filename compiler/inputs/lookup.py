@@ -278,15 +278,6 @@ class Lookup:
             and not self.changes(manifest, request.place)
         )
 
-    def changes_since(self, request: Request, action_key: str) -> tuple[SourceChange, ...]:
-        """Return the sources that have changed since a request had an action key, if known."""
-        changes = [
-            self.changes(manifest, request.place)
-            for name, manifest in self.store.sets(request.key)
-            if manifest.action == action_key and self.store.believes(name, manifest)
-        ]
-        return min(changes, key=len, default=())
-
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
         if not self.store.believes(key, manifest):
             return LookupResult(why=NOT_SIGNED, untrusted=True)
@@ -310,22 +301,6 @@ class Lookup:
             current = CurrentSources(place, self.context.digests, self.context.unchecked)
             self._changes[sources] = tuple(current.changes(manifest))
         return self._changes[sources]
-
-
-def untrusted_entry(variant: Variant, reason: str, frozen_by: str) -> CorruptError:
-    """Return the error of a variant that must not be compiled and has only an untrusted entry.
-
-    Args:
-        variant: the variant.
-        reason: why its entry is not trusted.
-        frozen_by: the option or setting that forbids compiling.
-    """
-    return CorruptError(
-        f"{variant.id}: {reason}.",
-        location=variant.location,
-        hint=f"Build it without {frozen_by}, or trust the key that signed the store.",
-        reason=reason,
-    )
 
 
 def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Artifact | None:

@@ -14,7 +14,7 @@ one, and a new file in the spec's folder may shadow a module of Python or of a p
 Manifest, schema 4:
 
 * `action`: the action key, `record`: the digest of the record under it
-* `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
+* `files`: label -> digest, `packages`: name -> digest
 * `opened`: label -> digest of each other path that was read or queried, with labels as in
   `sources`; null if the path does not exist
 * `missed`: environment variable, or file in the user's home, that was requested but is hidden from
@@ -51,7 +51,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,13 +63,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests, file_holding
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import recorders, sources
-from pallasc.compiler.inputs.lookup import (
-    MANIFEST_SCHEMA,
-    Lookup,
-    LookupResult,
-    Request,
-    request_fields,
-)
+from pallasc.compiler.inputs.lookup import MANIFEST_SCHEMA, Lookup, LookupResult, request_fields
 from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord
 from pallasc.compiler.inputs.sources import FILE, IS, LINK, label_of, name_of
 from pallasc.compiler.toolchain import modules
@@ -85,7 +79,7 @@ from pallasc.compiler.toolchain.identity import (
 )
 from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard, namespace_of
 from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prepare, settled
-from pallasc.compiler.toolchain.toolchain import is_compiler_installed, version_of
+from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
 from pallasc.specs.entries import module_name
@@ -338,8 +332,7 @@ def make_manifest(action_key: str, read: Sources, digests: FileDigests) -> Manif
         absent=sorted(read.absent),
         hidden=read.hidden,
     )
-    versions = {name: version for name in packages if (version := version_of(name))}
-    return _sealed(manifest, action_key, versions)
+    return _sealed(manifest, action_key)
 
 
 def joined(first: Manifest, second: Manifest) -> Manifest | None:
@@ -358,18 +351,13 @@ def joined(first: Manifest, second: Manifest) -> Manifest | None:
         absent=sorted({*first.absent, *second.absent}),
         hidden=second.hidden,
     )
-    return _sealed(sources, second.action, {**first.package_versions, **second.package_versions})
+    return _sealed(sources, second.action)
 
 
-def _sealed(sources: Manifest, action: str, package_versions: dict[str, str]) -> Manifest:
+def _sealed(sources: Manifest, action: str) -> Manifest:
     """Add the other fields to a manifest of sources, with the digest of the sources."""
-    return structs.replace(
-        sources,
-        schema=MANIFEST_SCHEMA,
-        read=digest(canonical_json(sources.to_json())),
-        action=action,
-        package_versions=package_versions,
-    )
+    read = digest(canonical_json(sources.to_json()))
+    return structs.replace(sources, schema=MANIFEST_SCHEMA, read=read, action=action)
 
 
 def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
@@ -450,7 +438,7 @@ def installed_or_remembered(
     Args:
         store: the store.
         ptxas: an assembler to use instead of the installed wheel's.
-        lock: a lock whose toolchain a remembered one must match.
+        lock: a lock; a remembered toolchain that matches it is preferred.
 
     Raises:
         ToolError: the installed toolchain is incomplete, or none is installed or remembered.
@@ -462,11 +450,11 @@ def installed_or_remembered(
 
 
 def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolchain:
-    """Return the newest remembered toolchain that matches Python, pallasc and the lock.
+    """Return the newest remembered toolchain of this Python and pallasc, preferably the lock's.
 
     Raises:
         ToolError: the store remembers no toolchain.
-        NotCachedError: this machine's Python or pallasc differs, or no toolchain matches the lock.
+        NotCachedError: this machine's Python or pallasc differs.
     """
     remembered = remembered_toolchains(store)
     if not remembered:
@@ -476,15 +464,8 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
         )
     if lock is not None:
         locked = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
-        remembered = [
-            each for each in remembered if not differing(locked, components(each.identity, {}, {}))
-        ]
-        if not remembered:
-            raise NotCachedError(
-                "no compiler is installed here, and the store was not filled with the lock file's "
-                "toolchain.",
-                hint="Use a store that was filled with that toolchain.",
-            )
+        fitting = [t for t in remembered if not differing(locked, components(t.identity, {}, {}))]
+        remembered = fitting or remembered  # the build then names the differences from the lock
     here = {"python": python_name(), "pallasc": own_digest(FileDigests(store.root).digest)}
     for toolchain in remembered:
         if _python_and_pallasc(toolchain.identity) == here:
@@ -519,40 +500,6 @@ def _python_and_pallasc(identity: Mapping[str, str]) -> dict[str, str]:
 # ---- explanations of misses
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A labeled field with its stored and current values; None if absent."""
-
-    label: str
-    stored: str | None
-    now: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The reasons why variants of one request are misses.
-
-    Attributes:
-        reason: one sentence.
-        key: request key.
-        nearest: id of the stored variant with the most similar request, None if there is none.
-        fields: differences from that variant's request.
-        sources: changes since the stored set of sources with the fewest changes.
-        toolchain: differences between the toolchains, with versions, in words.
-    """
-
-    reason: str
-    key: str
-    nearest: str | None = None
-    fields: tuple[Difference, ...] = ()
-    sources: tuple[str, ...] = ()
-    toolchain: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, object]:
-        """Return plain data."""
-        return asdict(self)
-
-
 class Explainer:
     """Explains the misses of a build; reads the store's manifests once.
 
@@ -568,29 +515,28 @@ class Explainer:
         manifests = map(self._store.get_manifest, self._store.names(MANIFESTS))
         return [each for each in manifests if each is not None and each.request]
 
-    def explain(self, variant: Variant, request: Request, found: LookupResult) -> Explanation:
+    def explain(self, variant: Variant, found: LookupResult) -> tuple[str, ...]:
         """Explain the miss `found` by its changed sources, or by the most similar request.
+
+        Returns:
+            Sentences, the most important first.
 
         Raises:
             ToolError: the assembler cannot be asked for its version.
         """
-        key = request.key
         if not found.is_new:
-            sources = tuple(change.sentence for change in found.changes)
-            return Explanation(found.reason, key, variant.id, sources=sources)
+            return tuple(change.sentence for change in found.changes) or (found.why,)
         now = short_fields(request_fields(variant, self._context))
         same = [(m, _request_fields(m)) for m in self._stored if m.name == variant.name]
         if not same:
-            reason = "the store has no entry for this kernel: it is new, or cannot be cached"
-            return Explanation(reason, key)
+            return ("the store has no entry for this kernel: it is new, or cannot be cached",)
         nearest, before = min(
-            same, key=lambda each: (len(_differences(each[1], now)), each[0].variant != variant.id)
+            same, key=lambda each: (len(_differing(each[1], now)), each[0].variant != variant.id)
         )
-        differing = tuple(_differences(before, now))
         name = nearest.variant or variant.name
         then = components_in(before, nearest.versions)
-        clauses = tuple(differences(then, self._context.components()))
-        labels = [d.label for d in differing if not d.label.startswith((TOOL, VARIABLE))]
+        clauses = differences(then, self._context.components())
+        labels = [n for n in _differing(before, now) if not n.startswith((TOOL, VARIABLE))]
         is_own = name == variant.id  # an explanation does not repeat its own variant's id
         reasons = []
         if labels:
@@ -599,7 +545,7 @@ class Explainer:
         if clauses:
             other = "" if is_own or labels else f"{name} was "
             reasons.append(f"{other}compiled with another toolchain: {'; '.join(clauses)}")
-        return Explanation("; ".join(reasons), key, name, differing, toolchain=clauses)
+        return ("; ".join(reasons),)
 
 
 def _request_fields(manifest: Manifest) -> dict[str, str]:
@@ -611,10 +557,6 @@ def _request_fields(manifest: Manifest) -> dict[str, str]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:
-    """Return the fields whose values differ, sorted by label."""
-    return [
-        Difference(label, stored.get(label), now.get(label))
-        for label in sorted({*stored, *now})
-        if stored.get(label) != now.get(label)
-    ]
+def _differing(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the labels of fields whose values differ, sorted."""
+    return [label for label in sorted({*stored, *now}) if stored.get(label) != now.get(label)]

@@ -32,14 +32,8 @@ from typing import Any, NamedTuple
 
 from pallasc.compiler.inputs import recorders
 from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord, enter, loaded, restore_path
-from pallasc.compiler.toolchain.modules import (
-    COVERED,
-    is_installed,
-    is_pythons,
-    is_standard,
-    module_of,
-    namespace_of,
-)
+from pallasc.compiler.toolchain import modules
+from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_standard, namespace_of
 from pallasc.compiler.toolchain.setup import reaches_compiler
 from pallasc.errors import SpecError
 from pallasc.specs.objects import collector_past
@@ -146,7 +140,9 @@ def _current_folder() -> str:
 
 # ---- state that variants share
 
-_NAMES, _OBJECT, _CONTAINER = "names", "object", "container"
+_NAMES, _OBJECT, _CONTAINER, _FUNCTION, _WORDS = "names", "object", "container", "function", "words"
+_GROUP = 256
+"""Number of objects whose references are compared at once."""
 _CONTAINERS = (dict, list, set)
 _NESTED = 3
 """Maximum nesting depth of compared containers."""
@@ -163,10 +159,11 @@ _ABSENT = object()
 
 
 class _Kept(NamedTuple):
-    """A namespace or container that variants share, and its original state.
+    """An object that variants share, and its original state.
 
     Attributes:
-        kind: `_NAMES`, `_OBJECT`, or `_CONTAINER`.
+        kind: `_NAMES`: a module's or class's; `_OBJECT`: the attributes of an object; `_CONTAINER`;
+            `_FUNCTION`; `_WORDS`: the defaults of a function's keywords.
         place: its name, or the name of the container around it.
         live: the object itself.
         before: a copy, made before any user code ran.
@@ -178,48 +175,10 @@ class _Kept(NamedTuple):
     before: Any
 
 
-class _Functions:
-    """Functions that variants share, and their original code and defaults.
-
-    Reading these attributes calls the audit hooks, which is slow for thousands of functions, so the
-    references of all functions are compared first.
-    """
-
-    def __init__(self) -> None:
-        self._places: list[str] = []
-        self._functions: list[FunctionType] = []
-        self._parts: list[tuple[Any, ...]] = []
-        self._keywords: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-        self._references: list[Any] = []
-
-    def add(self, place: str, function: FunctionType) -> None:
-        """Add a function, and record its state."""
-        *_, words = parts = _parts(function)
-        self._places.append(place)
-        self._functions.append(function)
-        self._parts.append(parts)
-        self._references += gc.get_referents(function)
-        if words:
-            self._keywords.append((place, words, {**words}))
-
-    def first_change(self) -> str:
-        """Return the place of a function that has changed, "" if none has."""
-        changed = [place for place, words, before in self._keywords if words != before]
-        references = gc.get_referents(*self._functions)
-        if references != self._references:
-            now = map(_parts, self._functions)
-            each = zip(self._places, self._parts, now, strict=True)
-            changed += [place for place, before, after in each if before != after]
-            self._references = references
-        return changed[0] if changed else ""
-
-
-def _parts(function: FunctionType) -> tuple[Any, ...]:
-    return function.__code__, function.__defaults__, function.__kwdefaults__
-
-
 class SharedState:
     """The modules that all variants of a process share; others are loaded again for each one.
+
+    Comparing thousands of objects takes long, so the references that they hold are compared first.
 
     Shared modules are the modules of Python, of JAX, and of packages that were imported before any
     user code. `reset` compares settings, namespaces, containers, and class attributes. Outside
@@ -231,11 +190,12 @@ class SharedState:
     """
 
     def __init__(self) -> None:
-        self._packages = frozenset(name.partition(".")[0] for name in sys.modules) | COVERED
+        self._packages = frozenset(name.partition(".")[0] for name in sys.modules) | modules.COVERED
         self._modules: dict[str, Any] = {}
         self._count = 0
         self._kept: list[_Kept] = []
-        self._functions = _Functions()
+        self._groups: dict[range, list[Any]] = {}
+        """The references of groups of these objects, by their positions."""
         self._seen = {id(sys.modules)}
         self._records: dict[str, ModuleRecord] = {}
         self._loaded: dict[str, ModuleType] = {}
@@ -258,6 +218,7 @@ class SharedState:
         return [name for name in names if self._is_shared(name)]
 
     def _add_modules(self, names: Iterable[str]) -> None:
+        first = len(self._kept)
         for name in names:
             self._modules[name] = sys.modules[name]
             if name.startswith(f"{LIBRARY}.") or not name.startswith(_UNCHANGED):
@@ -269,12 +230,15 @@ class SharedState:
             if name in loaded:
                 self._loaded[name] = loaded[name]
         self._count = len(sys.modules)
+        for start in range(first, len(self._kept), _GROUP):
+            group = range(start, min(start + _GROUP, len(self._kept)))
+            self._groups[group] = self._references(group)
 
     def _is_shared(self, name: str) -> bool:
         package = name.partition(".")[0]
         if name in self._modules:
             return True
-        if package in COVERED:  # but user code may create a module of that name
+        if package in modules.COVERED:  # but user code may create a module of that name
             return namespace_of(sys.modules.get(name)).get("__spec__") is not None
         if not (package in self._packages or is_standard(name)):
             return False
@@ -308,8 +272,9 @@ class SharedState:
     def _add_functions(self, place: str, functions: Iterable[FunctionType]) -> None:
         for function in functions:
             if id(function) not in self._seen:
-                self._seen.add(id(function))
-                self._functions.add(place, function)
+                self._add(_FUNCTION, place, function)
+                if function.__kwdefaults__:
+                    self._add(_WORDS, place, function.__kwdefaults__)
 
     def _add_container(self, place: str, container: Any, depth: int) -> None:
         self._add(_CONTAINER, place, container)
@@ -319,11 +284,11 @@ class SharedState:
                     self._add_container(place, item, depth - 1)
 
     def _add(self, kind: str, place: str, live: Any) -> None:
-        if id(live) in self._seen:
-            return
-        if type(live) is not MappingProxyType:  # `vars` makes a new one each time
+        if type(live) is MappingProxyType:
+            (live,) = gc.get_referents(live)  # the namespace of a class
+        if id(live) not in self._seen:
             self._seen.add(id(live))
-        self._kept.append(_Kept(kind, place, live, _copy(live)))
+            self._kept.append(_Kept(kind, place, live, _copy(live)))
 
     # ---- after a variant
 
@@ -353,7 +318,7 @@ class SharedState:
         while error is not None:
             trace = error.__traceback__
             while trace is not None:
-                if module_of(trace.tb_frame.f_globals) in self._unloaded:
+                if modules.module_of(trace.tb_frame.f_globals) in self._unloaded:
                     return True
                 trace = trace.tb_next
             error = error.__cause__
@@ -377,16 +342,28 @@ class SharedState:
         for name, value in self._settings.items():
             if now.get(name) != value:
                 return name
-        changed = [(number, each) for number, each in enumerate(self._kept) if not _is_same(each)]
-        for number, kept in changed:
-            if change := self._change(kept):
-                return change
-            self._kept[number] = kept._replace(before=_copy(kept.live))
-        return self._functions.first_change()
+        for group, before in self._groups.items():
+            references = self._references(group)
+            if _is_equal(references, before):
+                continue
+            for number in group:
+                kept = self._kept[number]
+                if _is_same(kept):
+                    continue
+                if change := self._change(kept):
+                    return change
+                self._kept[number] = kept._replace(before=_copy(kept.live))
+            self._groups[group] = references
+        return ""
+
+    def _references(self, group: range) -> list[Any]:
+        return gc.get_referents(*[self._kept[number].live for number in group])
 
     def _change(self, kept: _Kept) -> str:
         """Return the part that has changed, "" if JAX or Python only filled a cache."""
         place, live, before = kept.place, kept.live, kept.before
+        if kept.kind in (_FUNCTION, _WORDS):
+            return place
         if isinstance(before, list | set):
             added = [item for item in live if not any(item is each for each in before)]
             stayed = [item for item in live if any(item is each for each in before)]
@@ -426,7 +403,9 @@ class SharedState:
 
 
 def _copy(live: Any) -> Any:
-    return dict(live) if isinstance(live, MappingProxyType) else copy(live)
+    if type(live) is FunctionType:
+        return live.__code__, live.__defaults__, live.__kwdefaults__
+    return copy(live)
 
 
 def _functions_in(value: Any) -> list[FunctionType]:
@@ -440,8 +419,13 @@ def _functions_in(value: Any) -> list[FunctionType]:
 
 
 def _is_same(kept: _Kept) -> bool:
+    now = _copy(kept.live) if kept.kind == _FUNCTION else kept.live
+    return _is_equal(now, kept.before)
+
+
+def _is_equal(first: Any, second: Any) -> bool:
     try:
-        return bool(kept.live == kept.before)
+        return bool(first == second)
     except Exception:  # noqa: BLE001 - `==` of arrays and users' objects may do anything
         return False
 

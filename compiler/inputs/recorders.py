@@ -48,13 +48,8 @@ from types import FrameType, ModuleType
 from typing import Any
 
 from pallasc.compiler.inputs.sources import FILE, FOLDER, IS, LINK, state
-from pallasc.compiler.toolchain.modules import (
-    COVERED,
-    is_installed,
-    is_pythons,
-    is_standard,
-    module_of,
-)
+from pallasc.compiler.toolchain import modules
+from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_standard, module_of
 from pallasc.compiler.toolchain.setup import is_withheld
 from pallasc.errors import SpecError
 from pallasc.specs.entries import shown_name
@@ -321,7 +316,7 @@ def _ignore_bytecode() -> None:
 
 # ---- reads
 
-_OPEN_FOR_OTHERS = frozenset({"numpy", *COVERED})
+_OPEN_FOR_OTHERS = frozenset({"numpy", *modules.COVERED})
 """Packages that open files on behalf of their callers."""
 _FOR_THEMSELVES = frozenset({
     "inspect", "linecache", "logging", "tempfile", "tokenize", "traceback", "warnings",

@@ -95,15 +95,12 @@ class CurrentSources(Struct, frozen=True):
     def _packages(
         self, manifest: Manifest, found: Mapping[str, Path | None]
     ) -> Iterator[SourceChange]:
-        differing: dict[str, str | None] = {}
         for name, path in found.items():
             now = None if path is None else located_digest(path, self.digests.digest)
             if now is None and self.unchecked is not None:
                 self.unchecked.add(name)
             elif now != manifest.packages[name]:
-                differing[name] = now
-        if differing:
-            yield from map(SourceChange, _package_sentences(manifest, differing))
+                yield SourceChange(f"{name} {'is gone' if now is None else 'has changed'}")
 
     def _opened(self, manifest: Manifest) -> Iterator[SourceChange]:
         for label, recorded in sorted(manifest.opened.items()):
@@ -127,20 +124,6 @@ def _file_sentence(label: str, path: Path | None, base_dir: str) -> str:
         inside = path.relative_to(base_dir) if path.is_relative_to(base_dir) else path
         name = f"{name} ({inside})"
     return f"{name} has changed"
-
-
-def _package_sentences(manifest: Manifest, now: Mapping[str, str | None]) -> list[str]:
-    """Describe each changed package, with both versions."""
-    from pallasc.compiler.toolchain.toolchain import version_of
-    from pallasc.specs.loading.lock import Component, differences
-
-    before, after = {}, {}
-    for name, found in now.items():
-        if recorded := manifest.packages[name]:
-            before[name] = Component(recorded, manifest.package_versions.get(name, ""))
-        if found:
-            after[name] = Component(found, version_of(name))
-    return differences(before, after)
 
 
 # ---- values of labels

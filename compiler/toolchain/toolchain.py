@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -50,24 +50,6 @@ def find_package(name: str) -> Package | None:
     except metadata.PackageNotFoundError:
         return None
     return Package(name, distribution.version, Path(str(distribution.locate_file(""))))
-
-
-def version_of(module: str) -> str:
-    """Return the version of the distribution that contains an installed module, "" if unknown."""
-    top = module.partition(".")[0]
-    package = find_package(top)
-    if package is None:
-        names = _distributions(tuple(sys.path)).get(top, ())
-        package = find_package(names[0]) if names else None
-    return package.version if package else ""
-
-
-@lru_cache(maxsize=4)
-def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
-    """Return the names of distributions by the modules that they contain."""
-    from importlib import metadata
-
-    return metadata.packages_distributions()
 
 
 def _dist_infos(folder: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ without diagnostics. If a variant is lowered and its artifact is already stored,
 come from a manifest under a separate key (`store_for_action`).
 
 JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
-n}`. All texts are bounded and exclude anything that differs between runs (`stable`). Lines that
+n}`. All texts are bounded, without addresses, times, and folders (`stable`). Lines that
 depend on the machine and are unrelated to the kernel are left out (`_NOISE`).
 """
 
@@ -58,19 +58,12 @@ _IS_NOISE = re.compile("|".join(_NOISE))
 _ABSL = re.compile(r"^([IWEF])\d{4} \d\d:\d\d:[\d.]+ +\d+ (?=\S+:\d+\])", re.MULTILINE)
 # 2026-01-31 08:00:00.123456: W file.cc:12] text           (TensorFlow)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?")
-_CLOCK = re.compile(r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
-_IDENTITY = re.compile(r"\b(?:139|140)\d{12}\b")
-"""An address on x86-64 Linux in decimal, as returned by `id()`."""
-_PROCESS = re.compile(r"\b([pt]id)([ =:#]+)\d+\b", re.IGNORECASE)
-_DURATION = re.compile(r"\b\d+\.\d+(?=\s?(?:[mun\N{MICRO SIGN}]?s|sec|secs|seconds|min|minutes)\b)")
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 def stable(text: str, folders: Mapping[str, str]) -> str:
-    """Remove the parts of a text that differ between runs, and bound its length.
-
-    Addresses, times of day, fractions of seconds, and process ids become `…`.
+    """Remove addresses, times, and folders, which differ between runs, and bound the length.
 
     Args:
         text: the message.
@@ -78,9 +71,8 @@ def stable(text: str, folders: Mapping[str, str]) -> str:
     """
     text = _CONTROL.sub("", text[: 50 * LONGEST_TEXT]).replace("\r\n", "\n").strip("\n")
     text = _ABSL.sub(r"\1 ", text)
-    for pattern in (_TIME, _CLOCK, _ADDRESS, _IDENTITY, _DURATION):
+    for pattern in (_TIME, _ADDRESS):
         text = pattern.sub("…", text)
-    text = _PROCESS.sub(r"\1\2…", text)
     for folder in sorted(filter(None, folders), key=len, reverse=True):
         text = text.replace(f"{folder}/", f"{folders[folder]}/" if folders[folder] else "")
         alone = re.compile(rf"{re.escape(folder)}(?![\w.-])")
@@ -259,7 +251,9 @@ def store_for_action(store: Store, action_key: str, diagnostics: tuple[Diagnosti
         store.put_manifest(action_name(action_key), manifest)
 
 
-def stored_for_action(store: Store, action_key: str) -> tuple[Diagnostic, ...]:
-    """Return the stored diagnostics of the artifact of an action key."""
-    manifest = store.get_manifest(action_name(action_key))
-    return manifest.warnings if manifest else ()
+def with_stored(
+    store: Store, action_key: str, own: tuple[Diagnostic, ...]
+) -> tuple[Diagnostic, ...]:
+    """Add the stored diagnostics of XLA's compilation of an action key."""
+    manifest = store.get_manifest(action_name(action_key)) or Manifest()
+    return merged([*own, *(each for each in manifest.warnings if each.stage == "compile")])

@@ -1,9 +1,9 @@
 """Messages between a build and its workers.
 
 Requests are pickled. A worker gets `Warm`, then `Introduction` once, perhaps `Rehearse`, then
-`Compile` and `Recompile`; or `Listen` once, then `Collect`. It replies to `Introduction` and
-`Listen` with `READY`, and does not reply to `Warm` and `Rehearse`. Its reply to all other requests
-is a line of JSON: the fields of the reply, and its class as `type`; bytes are base64.
+`Compile` and `Recompile`; or `Collect`. It replies to `Introduction` with `READY`, and does not
+reply to `Warm` and `Rehearse`. Its reply to all other requests is a line of JSON: the fields of the
+reply, and its class as `type`; bytes are base64.
 
 User code runs in the process that replies, and may write to any descriptor, including the
 channel's. So replies are never unpickled. A line that is not a reply fails the current task, and
@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import re
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +25,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pallasc import errors
-from pallasc.cache.manifests import Diagnostics
+from pallasc.cache.manifests import Diagnostics, Digest, Seconds
 from pallasc.cache.store import PutResult
 from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.lowering import LineTable
@@ -194,9 +193,9 @@ class Compiled(Reply, frozen=True, kw_only=True):
         manifest: manifest for the build to sign and publish, None if there is none.
     """
 
-    action: str
+    action: Digest
     status: Literal["hit", "compiled"]
-    seconds: float
+    seconds: Seconds
     warnings: Mapping[str, str]
     uncached: str
     printed: str = ""
@@ -205,13 +204,6 @@ class Compiled(Reply, frozen=True, kw_only=True):
     blobs: Mapping[str, bytes] = {}
     missed: Mapping[str, str] = {}
     manifest: Mapping[str, object] | None = None
-
-    def __post_init__(self) -> None:
-        for key in (self.action, self.digest):
-            if key and not re.fullmatch("[0-9a-f]{64}", key):
-                raise ValueError(f"{key!r} is not a SHA-256 digest")
-        if not 0 <= self.seconds < 1e9:
-            raise ValueError(f"{self.seconds} seconds")
 
     @property
     def digest(self) -> str:
@@ -257,10 +249,6 @@ class Request(Struct, frozen=True, kw_only=True):
 
 class Warm(Request, frozen=True, kw_only=True):
     """Import the compiler; there is no reply."""
-
-
-class Listen(Request, frozen=True, kw_only=True):
-    """Report that Python has started."""
 
 
 class Introduction(Request, frozen=True, kw_only=True):

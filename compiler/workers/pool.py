@@ -27,18 +27,9 @@ from pallasc.cache.format import size
 from pallasc.cache.store import Store
 from pallasc.compiler.lowering import LineTable
 from pallasc.compiler.toolchain.setup import Setup, declared_values
-from pallasc.compiler.workers.messages import (
-    Failed,
-    Group,
-    Introduction,
-    Recompile,
-    Recompiled,
-    Reply,
-    Request,
-    Task,
-    Warm,
-)
-from pallasc.compiler.workers.warden import held_bytes, held_together_bytes, parents
+from pallasc.compiler.workers import messages
+from pallasc.compiler.workers.messages import Failed, Group, Recompiled, Reply, Request, Task
+from pallasc.compiler.workers.warden import held_bytes, parents
 from pallasc.compiler.workers.worker_process import PROGRAM, Worker, make_folder
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -133,7 +124,7 @@ class Pool:
     def warm(self, count: int) -> None:
         """Start workers that import JAX while the caller is still preparing."""
         for _ in range(min(count, self.jobs) - len(self._workers)):
-            self._new_worker().send(Warm())
+            self._new_worker().send(messages.Warm())
 
     def keep_ready(self, requests: Mapping[str, Request]) -> None:
         """Between two runs, keep one unused worker ready for each architecture; end all others.
@@ -299,14 +290,8 @@ class Pool:
         """Return the memory of each busy worker with its descendants; {} without a limit."""
         if not self.memory_bytes:
             return {}
-        table, held = parents(), {}
-        for worker in self._busy:
-            tree = worker.tree(table)
-            held[worker] = sum(map(held_bytes, tree))
-            # The sum counts shared pages of forked processes twice; the exact count is slow.
-            if held[worker] > self.memory_bytes and len(tree) > 1:
-                held[worker] = held_together_bytes(tree)
-        return held
+        table = parents()
+        return {worker: sum(map(held_bytes, worker.tree(table))) for worker in self._busy}
 
     def _settle(self, worker: Worker, reply: Reply) -> Iterator[Event]:
         """Finish a task: end its worker unless it is kept, and repeat the task if needed."""
@@ -507,7 +492,7 @@ def find_lines(
         ToolError: a compiling process cannot be started.
     """
     requests = [
-        Recompile(variant=variant, ptx=ptx, env=declared_values(variant.env), code=shipped)
+        messages.Recompile(variant=variant, ptx=ptx, env=declared_values(variant.env), code=shipped)
         for (variant, ptx), shipped in zip(kernels, code or [{}] * len(kernels), strict=True)
     ]
     found = _ask_again(requests, "finds the lines of", setup, store, jobs, timeout_s)
@@ -540,7 +525,7 @@ def find_ptx(
     """
     lacking = [(variant, without_ptx(artifact)) for variant, artifact in compiled]
     requests = [
-        Recompile(variant=variant, cubins=cubins, env=declared_values(variant.env))
+        messages.Recompile(variant=variant, cubins=cubins, env=declared_values(variant.env))
         for variant, cubins in lacking
         if cubins
     ]
@@ -551,7 +536,7 @@ def find_ptx(
 
 
 def _ask_again(
-    requests: Sequence[Recompile],
+    requests: Sequence[messages.Recompile],
     doing: str,
     setup: Setup,
     store: Store,
@@ -567,7 +552,7 @@ def _ask_again(
     if not tasks:
         return []
     replies: dict[int, Recompiled | PallascError] = {}
-    context = Introduction.of(setup, setup.context(store), store)
+    context = messages.Introduction.of(setup, setup.context(store), store)
     with Pool(jobs, setup.environment, context, timeout_s=timeout_s, tick_s=None) as pool:
         for _, task, reply in pool.run(tasks):
             if task is not None and reply is not None:

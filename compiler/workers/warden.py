@@ -28,12 +28,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+)", re.MULTILINE)
 _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+)", re.MULTILINE)
-_PROPORTIONAL = re.compile(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss):\s+(\d+)", re.MULTILINE)
 
 
 def parents() -> dict[int, int]:
@@ -66,15 +65,6 @@ def held_bytes(process: int) -> int:
     """
     status = _proc_file(f"/proc/{process}/status")
     return 1024 * sum(map(int, _HELD.findall(status) or _RESIDENT.findall(status)))
-
-
-def held_together_bytes(processes: Iterable[int]) -> int:
-    """Return the memory of processes, counting shared pages once; slower than `held_bytes`."""
-    total = 0
-    for process in processes:
-        parts = _PROPORTIONAL.findall(_proc_file(f"/proc/{process}/smaps_rollup"))
-        total += 1024 * sum(map(int, parts)) if parts else held_bytes(process)
-    return total
 
 
 def _proc_file(path: str) -> bytes:

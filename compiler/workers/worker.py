@@ -9,6 +9,7 @@ PDEATHSIG reports.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,19 +44,9 @@ from pallasc.compiler.toolchain.toolchain import (
     without_nvjitlink,
 )
 from pallasc.compiler.workers import messages
-from pallasc.compiler.workers.diagnostics import (
-    Listener,
-    merged,
-    store_for_action,
-    stored_for_action,
-)
+from pallasc.compiler.workers.diagnostics import Listener, store_for_action, with_stored
 from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, Reply
-from pallasc.errors import (
-    PallascError,
-    SpecError,
-    ToolError,
-    summary_of,
-)
+from pallasc.errors import PallascError, SpecError, ToolError, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry, module_name
@@ -79,7 +70,6 @@ def _serve(requests: int, replies: int) -> int:
 
     answers: messages.Answers = {
         messages.Warm: lambda _: _import_compiler(),
-        messages.Listen: lambda _: READY,
         messages.Introduction: introduce,
         messages.Rehearse: lambda request: sessions[0].rehearse(request),
         messages.Collect: _collect,
@@ -153,22 +143,6 @@ def _collect(request: messages.Collect) -> Reply:
     )
 
 
-_SIZE = 128
-
-
-def _double(x: Any) -> Any:
-    import jax
-    from jax.experimental.pallas import mosaic_gpu as plgpu
-
-    def body(x_gmem: Any, out_gmem: Any) -> None:
-        out_gmem[...] = x_gmem[...] + x_gmem[...]
-
-    out = jax.ShapeDtypeStruct((_SIZE,), x.dtype)
-    warpgroup = plgpu.LoweringSemantics.Warpgroup
-    compiled = plgpu.CompilerParams(lowering_semantics=warpgroup)
-    return plgpu.kernel(body, out_type=out, compiler_params=compiled)(x)
-
-
 @cache
 def _user_context() -> Any:
     import jax
@@ -219,8 +193,9 @@ class Session:
         Errors are left to the first task. A rehearsal does not affect artifacts: earlier
         compilations of a process have no effect on later ones.
         """
-        array = resolve_array(f"f32[{_SIZE}]")
-        job = Job(function=_double, args={"x": array}, static={}, target=request.target)
+        add = importlib.import_module(f"{recorders.LIBRARY}.elementwise").add
+        array = resolve_array("f32[4096]")
+        job = Job(function=add, args={"x": array, "y": array}, static={}, target=request.target)
         with suppress(Exception):
             compile_job(job, lower_job(job), self.tools)
 
@@ -339,13 +314,12 @@ class Session:
         held = self.store.get_artifact(key, verify=True)
         if held is None:
             return hit
-        earlier = [each for each in stored_for_action(self.store, key) if each.stage == "compile"]
         return replace(
             hit,
             put=PutResult(stored=True, digest=held.digest, existed=True),
             record=held.artifact,
             blobs={name: data for name in held.names if (data := held.blob(name)) is not None},
-            diagnostics=merged([*self._diagnostics(request.variant), *earlier]),
+            diagnostics=with_stored(self.store, key, self._diagnostics(request.variant)),
         )
 
     def _diagnostics(self, variant: Variant) -> tuple[Diagnostic, ...]:
@@ -367,7 +341,7 @@ class Session:
             make_manifest(made.action, read, self.digests),
             name=variant.name,
             variant=variant.id,
-            about={**About.of(variant).to_json(), "seconds": self._cost_s(made, request.request)},
+            about={**About.of(variant).to_json(), "seconds": made.seconds},
             versions=self._introduction.versions,
             request=fields_text(request.fields),
             fields=fields_text(fields),
@@ -376,15 +350,6 @@ class Session:
             record=made.digest,
         )
         return replace(made, manifest=manifest.to_json())
-
-    def _cost_s(self, made: Compiled, request_key: str) -> float:
-        """Return the compile time, or the earlier compile time if it was only lowered again."""
-        if made.status == "compiled":
-            return made.seconds
-        for name, manifest in self.store.sets(request_key):
-            if manifest.action == made.action and self.store.believes(name, manifest):
-                return max(made.seconds, manifest.cost_s)
-        return made.seconds
 
 
 _Compilation = Callable[[], tuple[dict[str, object], dict[str, bytes]]]

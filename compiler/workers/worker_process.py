@@ -225,13 +225,10 @@ class Worker:
         """Return the reply for a worker that died or is being stopped, with its last output."""
         folders = self.group[1].split(os.pathsep) if self.group else []
         output = self._written(_STACKS_BYTES)
-        place = place_in_stack(output, folders)
-        if place is not None:
-            output = shorten_stacks(output, folders)
         return Failed(
             error=error,
-            output=_EXTENSIONS.sub("", output)[-TAIL_BYTES:],
-            place=place,
+            output=without_frames(output, folders)[-TAIL_BYTES:],
+            place=place_in_stack(output, folders),
             repeat=repeat and self.served > 0,
             died=True,
         )
@@ -394,9 +391,7 @@ def _pipe(mine: int, opened: ExitStack, lent: ExitStack) -> tuple[int, int]:
 # ---- how a worker ended
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')
-_OMITTED = "  ...\n"
 _SAYS_WHY = re.compile(r"ERROR|rror:|bad_alloc|KeyboardInterrupt")
-_EXTENSIONS = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
 _SAYS_NOTHING = re.compile(r"^(Fatal Python error|Extension modules): ")
 
 
@@ -406,10 +401,8 @@ def exit_in_words(code: int) -> str:
         return f"ended with exit code {code}"
     if code == -signal.SIGKILL:
         return "was killed by SIGKILL (perhaps out of memory)"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+    names = {number.value: number.name for number in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
 def died(doing: str, ending: str, output: str) -> CompileError:
@@ -428,18 +421,16 @@ def place_in_stack(output: str, folders: Sequence[str]) -> Location | None:
     return None
 
 
-def shorten_stacks(output: str, folders: Sequence[str]) -> str:
-    """Leave out the frames of each stack except the innermost one and those below `folders`."""
-    kept: list[str] = []
-    in_stack = False
-    for line in output.splitlines(keepends=True):
+def without_frames(output: str, folders: Sequence[str]) -> str:
+    """Leave out the frames of stacks that are not below `folders`, and lists of modules."""
+
+    def is_kept(line: str) -> bool:
         frame = _FRAME.match(line)
-        if frame is None or not in_stack or _is_below(frame["file"], folders):
-            kept.append(line)
-        elif kept[-1] != _OMITTED:
-            kept.append(_OMITTED)
-        in_stack = frame is not None
-    return "".join(kept)
+        if frame is None:
+            return not line.startswith("Extension modules: ")
+        return _is_below(frame["file"], folders)
+
+    return "".join(filter(is_kept, output.splitlines(keepends=True)))
 
 
 def _is_below(file: str, folders: Sequence[str]) -> bool:

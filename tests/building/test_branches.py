@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from pallasc.cache.format import ARTIFACTS
-from pallasc.cli.output.build_text import difference_lines
 from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import check_lock, update_lock
@@ -94,10 +93,7 @@ def test_an_explanation_compares_with_the_set_of_sources_with_the_fewest_changes
     branches.check_out(0)
     project.write("helper.py", "def scale(factor): return -factor\n")
     (missing,) = project.build(compile=False, explain=True).results
-    assert missing.explanation.sources == ("helper (helper.py) has changed",)
-    assert difference_lines(missing.explanation) == [
-        "      a build lowers the kernel again, and compiles it only if the result differs"
-    ]
+    assert missing.explanation == ("helper (helper.py) has changed",)
     (result,) = project.build(frozen=True).results
     assert result.reason == "helper (helper.py) has changed"
     project.write("helper.py", HELPER)

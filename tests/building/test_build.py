@@ -74,7 +74,7 @@ def test_a_budget_that_is_exceeded_fails_hits_too(project: Any, results: Any) ->
     assert (stopped["large"].status, stopped["later"].status) == ("failed", "skipped")
 
 
-def test_a_build_keeps_what_it_compiled_and_notes_that_the_store_is_too_large(
+def test_a_build_keeps_what_it_compiled_even_if_the_store_is_too_large(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = Limits(max_bytes=1000, grace_s=0)
@@ -82,8 +82,6 @@ def test_a_build_keeps_what_it_compiled_and_notes_that_the_store_is_too_large(
     project.spec(*write_kernels(project, first=61, second=62))
     report = project.build()
     assert [result.status for result in report.results] == ["compiled", "compiled"]
-    (note,) = report.notes
-    assert " over its limit of 1 kB: what this and other running builds need, " in note
     assert len(project.build().hits) == 2
     monkeypatch.setattr("pallasc.cache.prune.TIDY_EVERY_S", 0)
     project.spec(*write_kernels(project, first=61, second=62, third=63))

@@ -226,7 +226,7 @@ def test_a_source_that_changed_is_named_unless_it_gives_the_same(project: Any, l
         f"  If that is intended: {UPDATE}"
     ) in refusal(project, lock)
     project.build()
-    why = "its sources have changed since it was locked (helper (helper.py) has changed)"
+    why = "its sources have changed since it was locked"
     assert f"{FIRST} is not as locked: {why}.\n" in refusal(project, lock, frozen=True)
     assert check(project, lock)[FIRST] == ("changed", f"not as locked: {why}")
     project.write("helper.py", f"# a note\n{HELPER}")
@@ -264,14 +264,13 @@ def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock)
     assert (change.kind, change.after) == ("changed", entry)
     assert change.reason == "the same action key gave another artifact"
     assert (
-        f"{FIRST} is not the locked artifact: the store has {entry.artifact} under action key "
-        f"{entry.action}, and pallasc.lock has {'0' * 64}.\n"
-        "  The store was modified, or compiling is not deterministic. Empty the store "
-        "with pallasc cache prune --all, or name another with --store or PALLASC_CACHE_DIR, "
-        "and build again."
+        f"{FIRST} is not the locked artifact: action key {entry.action} gave {entry.artifact}, "
+        f"and pallasc.lock has {'0' * 64}.\n"
+        "  Compiling is not deterministic, or the store was modified. See what differs with: "
+        "pallasc build SPECS --reproduce N"
     ) in refusal(project, other, frozen=True)
     remove(project.store, format.ARTIFACTS)
-    assert f"{FIRST} is not deterministic: action key" in refusal(project, other)
+    assert f"{FIRST} is not the locked artifact: action key" in refusal(project, other)
 
 
 def test_an_action_key_that_was_edited_is_not_taken_for_a_changed_source(

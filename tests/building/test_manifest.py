@@ -110,7 +110,7 @@ def test_a_changed_source_is_named(tmp_path: Path) -> None:
         None: Manifest(files={"file:a.py": digest, "module:a": digest}),
         "a.py has changed": Manifest(files={"file:a.py": "0"}),
         "b is gone": Manifest(files={"module:b": digest}),
-        "nope: not here": Manifest(packages={"nope": "0"}),
+        "nope is gone": Manifest(packages={"nope": "0"}),
     }.items():
         change = sources.first_change(manifest)
         assert (change and change.sentence) == sentence

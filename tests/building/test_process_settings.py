@@ -145,5 +145,5 @@ def test_what_a_python_spec_looks_at_is_an_input_of_what_it_declares(
         array, notes = declared()
         assert array == f"f32[{size}, 128]"
         assert len(notes) == (name == "EVEN_MORE")
-        said = "declared.py asks for EVEN_MORE (declared.py:12), which is set here"
+        said = "declared.py asks for EVEN_MORE (declared.py:12), which is here"
         assert all(note.startswith(said) for note in notes)

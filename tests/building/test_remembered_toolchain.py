@@ -86,7 +86,7 @@ def test_a_changed_kernel_is_no_hit(built: Any, nothing_installed: None) -> None
     (missing,) = built.build(compile=False, explain=True).results
     (asked,) = built.build().results
     assert frozen.error.exit_code == 3
-    assert (missing.status, missing.explanation.reason) == ("missing", "scale.py has changed")
+    assert (missing.status, missing.explanation) == ("missing", ("scale.py has changed",))
     assert asked.error.exit_code == 4
     assert str(asked.error).endswith(
         "scale@h100-sxm has to be compiled, but no compiler is installed here: "
@@ -120,8 +120,7 @@ def test_the_toolchain_of_the_lock_or_the_newest_is_taken(tmp_path: Path) -> Non
     assert choose_remembered(store).versions == {"jax": "0.8"}
     locks = [Lock(components(identity(name), {}, {})) for name in ("1", "9")]
     assert choose_remembered(store, locks[0]).versions == {"jax": "0.1"}
-    with pytest.raises(NotCachedError, match="not filled with the lock file's toolchain"):
-        choose_remembered(store, locks[1])
+    assert choose_remembered(store, locks[1]).versions == {"jax": "0.8"}
 
 
 def test_another_python_or_another_pallasc_is_refused(tmp_path: Path) -> None:

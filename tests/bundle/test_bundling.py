@@ -113,10 +113,18 @@ def test_a_bundle_has_what_was_wanted(project: Project, expected: bytes) -> None
         assert part.provenance == (origin,)
 
 
-def test_order_folder_store_and_environment_change_no_byte(expected: bytes, tmp_path: Path) -> None:
+def test_order_changes_no_kernel(project: Project, expected: bytes, tmp_path: Path) -> None:
+    other = Project(tmp_path)
+    other.spec = _spec(tmp_path, reverse=True)
+    (made,) = other.make(tmp_path / "out.pallasc", store=project.store).bundles
+    with open_bundle(expected) as bundle:
+        assert made.digest == bundle.digest
+
+
+def test_folder_store_and_environment_change_no_byte(expected: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "a clone" / "deep er"
     folder.mkdir(parents=True)
-    spec = _spec(folder, reverse=True)
+    spec = _spec(folder)
     output = folder / "out.pallasc"
     subprocess.run(
         [sys.executable, "-P", "-m", "pallasc", "bundle", "create", spec.name, "-o", output,

@@ -46,10 +46,7 @@ def test_a_build_says_once_why_a_variant_is_missing(
     one = (other, "--store", store, "-k", "dtype=f32")
     dry = run("build", *one, "--dry-run", "--explain")
     assert dry.err.splitlines()[:-1] == [
-        "[1/1] missing   add[m=1024,dtype=f32]@h100-sxm  its key differs in: static",
-        "      static",
-        '        stored: {"block_size":2048}',
-        '        now:    {"block_size":1024}',
+        "[1/1] missing   add[m=1024,dtype=f32]@h100-sxm  its key differs in: static"
     ]
 
 
@@ -66,12 +63,9 @@ def test_why_names_the_source_file_that_changed(run: Any, tmp_path: Path) -> Non
     assert run("build", spec, "--store", store).code == 0
     helper.write_text("from pallasc.specs.library.elementwise import add  # changed\n")
     result = run("build", spec, "--store", store, "--dry-run", "--explain")
-    assert result.err.startswith(
-        "[1/1] missing   own@h100-sxm  helper (helper.py) has changed\n"
-        "      a build lowers the kernel again, and compiles it only if the result differs\n"
-    )
-    built = run("build", spec, "--store", store, "--explain").err
-    assert ("1 lowered" in built, "a build lowers" in built) == (True, False)
+    said = "[1/1] missing   own@h100-sxm  helper (helper.py) has changed\n"
+    assert result.err.startswith(said)
+    assert "1 lowered" in run("build", spec, "--store", store, "--explain").err
     told = json.loads(run("cache", "stats", "--store", store, "--json").out)
     assert (told["hits"], told["misses"], told["made"]) == (1, 1, 1)
 

@@ -84,9 +84,9 @@ def test_frozen_and_locked_hold_for_the_variants_of_the_shard(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--shard", "0/8"), "--shard 0/8: K must be from 1 to 8, got 0."),
-        (("--shard", "9/8"), "--shard 9/8: K must be from 1 to 8, got 9."),
-        (("--shard", "1/1001"), "--shard 1/1001: N must be from 1 to 1,000, got 1001."),
+        (("--shard", "0/8"), "--shard must be K/N, such as 3/8, got '0/8'."),
+        (("--shard", "9/8"), "--shard must be K/N, such as 3/8, got '9/8'."),
+        (("--shard", "1/1001"), "--shard must be K/N, such as 3/8, got '1/1001'."),
         (("--shard", "3-8"), "--shard must be K/N, such as 3/8, got '3-8'."),
         (("--shard", "1/2", "--lock", "none.lock"), "--lock needs --frozen or --locked."),
     ],
