@@ -270,10 +270,16 @@ def _emulate(request: Emulate) -> Emulated:
     import numpy as np
 
     from pallasc.checks.faults import fault_finding
-    from pallasc.emulator.arrays import from_bytes, joined, of_devices, split, to_bytes
     from pallasc.emulator.machine.machine import Machine
     from pallasc.emulator.machine.memory import Fault
-    from pallasc.emulator.program import PlanRun
+    from pallasc.emulator.program import (
+        PlanRun,
+        from_bytes,
+        joined,
+        of_devices,
+        split,
+        to_bytes,
+    )
 
     artifact = Artifact(request.record, request.blobs.__getitem__)
     plan, machine = artifact.plan, Machine()

@@ -168,7 +168,7 @@ def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     ]
     if len(drawn) == 1:
         return drawn[0]
-    from pallasc.emulator.arrays import join_bytes
+    from pallasc.emulator.program import join_bytes
 
     return join_bytes(drawn, binding)
 

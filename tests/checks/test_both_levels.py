@@ -308,7 +308,7 @@ def test_a_grid_that_does_not_fit_is_the_first_cause_of_a_deadlock(
         f"the grid has {ROOM + 3} blocks, but at most {ROOM} run at once (h100-sxm: {ROOM} "
         "multiprocessors x 1 block), so 3 never start: no warp can make progress: "
     )
-    assert f", now {ROOM}) to reach {ROOM + 3}" in finding["message"]
+    assert f"to change, which are {ROOM}" in finding["message"]
     assert "must all run at once" in finding["hint"]
     assert finding["location"]["line"] == checked.line("# the grid barrier")
 
