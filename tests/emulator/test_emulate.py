@@ -154,7 +154,7 @@ def test_arrays_of_torch_are_read_from_the_cpu(artifact: pallasc.Artifact, x: np
     torch = pytest.importorskip("torch")
     given = torch.from_numpy(x)
     np.testing.assert_array_equal(pallasc.emulate(artifact, given, x), x + x)
-    with pytest.raises(ArgumentError, match="a Tensor that NumPy cannot read: .*detach"):
+    with pytest.raises(ArgumentError, match=r"a Tensor that NumPy cannot read: .*detach"):
         pallasc.emulate(artifact, given.requires_grad_(), x)
 
 
