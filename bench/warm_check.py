@@ -21,7 +21,7 @@ from msgspec import structs
 
 from pallasc.cache.store import Store
 from pallasc.checks.findings import result_from_json
-from pallasc.checks.levels import LEVELS, Options
+from pallasc.checks.levels import Options
 from pallasc.checks.stored_results import StoredResults
 from pallasc.compiler.builds.build import build
 from pallasc.specs.loading.matrix import expand
@@ -63,13 +63,7 @@ def check_first(spec: Path, store: Store) -> None:
             for held in report.results[1:]:
                 if held.artifact is None or held.action_key is None:
                     raise SystemExit(f"{held.variant.id} is not in the store")
-                subject = stored.subject(
-                    Options(),
-                    action=held.action_key,
-                    artifact=held.artifact.digest,
-                    variant=held.variant,
-                )
-                stored.put(subject, LEVELS[row["level"]], result, sources)
+                stored.put(stored.subject(Options(), held, held.variant), result, sources)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def emulate(
         return emulated
     result = from_findings("artifact", (emulated.fault,))
     locator = Locator(store, limits.timeout_s, jobs=1)
-    (located,) = locator.located([(result, subject.artifact, subject.variant)])
+    (located,) = locator.located([(result, subject)])
     return structs.replace(emulated, fault=located.findings[0])
 
 

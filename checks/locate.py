@@ -1,8 +1,7 @@
 """Adds the user's source lines to findings in PTX.
 
 The lines come from compiling again (`line_tables`), which is done only for variants with findings.
-They are stored separately from the result: the PTX, and so the result, does not depend on the path
-of the kernel's source file, but the source lines contain this path.
+A result is stored with these lines, and is valid only while they are (`stored_results`).
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from pallasc.checks.findings import (
     merged,
     status_of,
 )
+from pallasc.checks.levels import Subject
 from pallasc.errors import Location, PallascError
 
 if TYPE_CHECKING:
@@ -51,9 +51,6 @@ _DYNAMIC_MEMORY = 1024
 Tables = Mapping[tuple[str, str], "LineTable"]
 """Line tables of kernels by cubin digest and kernel name, as several kernels may share a name."""
 
-Located = tuple["LevelResult", "Artifact", "Variant | None"]
-"""A result, and the artifact and variant it was found in."""
-
 
 class Locator:
     """Finds the source lines of variants, once for each.
@@ -69,16 +66,17 @@ class Locator:
         self._tables: dict[str, Tables] = {}
         self._why_none: dict[str, str] = {}
 
-    def located(self, results: Sequence[Located]) -> list[LevelResult]:
+    def located(self, results: Sequence[tuple[LevelResult, Subject]]) -> list[LevelResult]:
         """Return results with the lines of their findings, or a note on why there are none."""
         wanted = {
-            _key(variant): (variant, artifact)
-            for result, artifact, variant in results
-            if variant is not None and any(map(_names_ptx, result.findings))
+            _key(subject.variant): (subject.variant, subject.artifact)
+            for result, subject in results
+            if subject.variant is not None and any(map(_names_ptx, result.findings))
         }
         self._find([pair for key, pair in wanted.items() if key not in self._tables])
         found = []
-        for result, _, variant in results:
+        for result, subject in results:
+            variant = subject.variant
             tables = self._tables.get(_key(variant), {}) if variant is not None else {}
             findings = merged([each for f in result.findings for each in _shown(f, tables)])
             notes = result.notes
@@ -88,9 +86,11 @@ class Locator:
             found.append(replace(result, status=status, findings=findings, notes=notes))
         return found
 
-    def has_lines(self, variant: Variant) -> bool:
-        """Return True if lines of a variant were found."""
-        return bool(self._tables.get(_key(variant)))
+    def is_complete(self, result: LevelResult, variant: Variant | None) -> bool:
+        """Return True if the findings of a result have all lines that the source can give."""
+        if variant is None or self._tables.get(_key(variant)):
+            return True
+        return not any(map(_names_ptx, result.findings))
 
     def _find(self, wanted: Sequence[tuple[Variant, Artifact]]) -> None:
         if not wanted:

@@ -100,9 +100,8 @@ def command(
     """
     from msgspec.structs import replace
 
-    from pallasc.checks.check import check_variants
+    from pallasc.checks.check import check_built, check_compiled, demands
     from pallasc.checks.levels import Options, chosen_levels
-    from pallasc.checks.run import check_built, check_compiled, demands
     from pallasc.cli.output.check_text import events, print_report
     from pallasc.cli.output.outcome import check_run
     from pallasc.compiler.builds.build import build
@@ -129,7 +128,6 @@ def command(
             settings["events"] = events(progress, silent=outputs.prints_report)
             if compiled is None:
                 variants, share = work.select_share(progress, shard, keep_going=True)
-                check_variants(checking.inputs, (each.for_check() for each in variants))
                 building, needed = demands(variants)
                 built = build(building, store=store, options=how, on_event=progress)
                 progress.end()

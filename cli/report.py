@@ -14,7 +14,7 @@ from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
-    from pallasc.checks.run import Report as CheckReport
+    from pallasc.checks.check import Report as CheckReport
     from pallasc.cli.arguments.variants import Work
     from pallasc.compiler.builds.report import Report
 
@@ -99,12 +99,12 @@ def _stored_checks(report: Report, compiled: Report | None, work: Work) -> Check
     """
     from msgspec.structs import replace
 
+    from pallasc.checks.check import check_built, check_compiled, demands
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.levels import Options as CheckOptions
-    from pallasc.checks.run import check_built, check_compiled, demands
     from pallasc.compiler.builds.build import build
 
-    levels, own = tuple(LEVELS.values()), {"store": work.store, "limits": work.how}
+    levels, own = tuple(LEVELS), {"store": work.store, "limits": work.how}
     settings: dict[str, Any] = {**own, "options": CheckOptions(), "only_stored": True}
     if compiled is not None:
         return check_compiled(compiled.results, levels, **settings)

@@ -20,6 +20,7 @@ from pallasc.checks.findings import (
     result_from_json,
     to_json,
 )
+from pallasc.checks.levels import Subject
 from pallasc.checks.locate import Locator, with_lines
 from pallasc.compiler.lowering import LineTable, Part
 from pallasc.errors import CompileError, Location, PallascError, ToolError
@@ -185,8 +186,8 @@ def test_lines_that_cannot_be_had_are_told_once(
     variant: Any = SimpleNamespace(id="k", base_dir="/")
     artifact: Any = SimpleNamespace(kernels=())
     locator = Locator(store, 5.0, 1)
-    (located,) = locator.located([(result, artifact, variant)])
+    (located,) = locator.located([(result, Subject("k", artifact, variant))])
     assert located.notes == (f"no source lines: {why}",)
-    assert not locator.has_lines(variant)
-    without_source = locator.located([(result, artifact, None)])
+    assert not locator.is_complete(located, variant)
+    without_source = locator.located([(result, Subject("k", artifact))])
     assert without_source[0].notes == ()
