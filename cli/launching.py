@@ -153,9 +153,9 @@ def of_devices(binding: Binding, count: int) -> Binding:
     """Return the binding of all devices' arrays, with the device as leading dimension."""
     if count <= 1:
         return binding  # avoids importing numpy
-    from pallasc.emulator import arrays
+    from pallasc.emulator import program
 
-    return arrays.of_devices(binding, count)
+    return program.of_devices(binding, count)
 
 
 def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
