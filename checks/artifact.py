@@ -128,8 +128,6 @@ def _parts(plan: LaunchPlan) -> str:
 NAME = "artifact"
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
 _NO_SOURCE = "there is no source, so numbers are not compared"
-_NOT_KEPT = "pallasc bundle create --keep-ptx keeps PTX in bundles"
-_OF_XLA = "it is an XLA kernel, and bundles never contain its PTX; name the spec instead"
 _LATE = "The result changes when every asynchronous operation completes at once: a wait is missing."
 _EFFECTS = (
     *("st", "red", "atom", "multimem", "cp", "stmatrix", "ld", "ldmatrix"),
@@ -158,13 +156,9 @@ def run(subject: Subject, options: Options) -> LevelResult:
 
 def _why_unsupported(error: UnsupportedError, subject: Subject) -> str:
     message = error.message.strip().rstrip(".")
-    if "no PTX" not in message:
+    if "no PTX" not in message or not subject.why_no_ptx:
         return message
-    lacking = subject.why_no_ptx.strip().rstrip(".")
-    if not lacking and subject.variant is None:
-        own = [kernel for kernel in subject.artifact.kernels if kernel.origin == "mosaic"]
-        lacking = _NOT_KEPT if any(kernel.ptx is None for kernel in own) else _OF_XLA
-    return f"{message}: {lacking}" if lacking else message
+    return f"{message}: {subject.why_no_ptx}"
 
 
 def _expected(subject: Subject, arrays: Sequence[dict[str, Any]]) -> Results | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -15,7 +17,7 @@ from pallasc.checks.locate import Locator
 from pallasc.checks.worker import Emulate, Emulated
 from pallasc.compiler.toolchain.setup import prepare, settled
 from pallasc.compiler.workers.messages import Task
-from pallasc.compiler.workers.pool import Pool, find_capacity, find_ptx, without_ptx
+from pallasc.compiler.workers.pool import Pool, Texts, find_capacity, find_ptx, without_ptx
 from pallasc.errors import CheckError, PallascError, ToolError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -42,59 +44,74 @@ def check_installed() -> None:
         )
 
 
+_NOT_KEPT = "pallasc bundle create --keep-ptx keeps PTX in bundles"
+_OF_XLA = "it is an XLA kernel, and bundles never contain its PTX; name the spec instead"
+
+
+def with_ptx(subjects: Sequence[Subject], store: Store, limits: Options) -> Iterator[Subject]:
+    """Yield subjects with the PTX of XLA's kernels, or the reason why there is none.
+
+    Args:
+        subjects: the variants; those with source are compiled again to get the PTX.
+        store: the build's store.
+        limits: the number of compiling processes and their time limit.
+    """
+    compiled = [
+        (subject.variant, subject.artifact)
+        for subject in subjects
+        if subject.variant is not None and without_ptx(subject.artifact)
+    ]
+    found: Iterator[Texts | PallascError] = iter(())
+    if compiled:
+        jobs = limits.jobs or find_capacity().jobs(len(compiled))
+        try:
+            with prepare(limits.ptxas) as setup:
+                found = iter(
+                    find_ptx(compiled, setup, store, jobs=jobs, timeout_s=limits.timeout_s)
+                )
+        except PallascError as error:  # no compiler is installed
+            found = repeat(error)
+    for subject in subjects:
+        if not without_ptx(subject.artifact):
+            yield subject
+        elif subject.variant is None:
+            own = [kernel for kernel in subject.artifact.kernels if kernel.origin == "mosaic"]
+            why = _NOT_KEPT if any(kernel.ptx is None for kernel in own) else _OF_XLA
+            yield replace(subject, why_no_ptx=why)
+        elif isinstance(texts := next(found), PallascError):
+            yield replace(subject, why_no_ptx=texts.message.strip().rstrip("."))
+        else:
+            yield replace(subject, xla_ptx=texts)
+
+
 def subjects_of(
-    compiled: Sequence[tuple[Variant, Artifact]], *, store: Store | None, limits: Options
+    compiled: Sequence[tuple[Variant, Artifact]], *, store: Store, is_bundled: bool, limits: Options
 ) -> list[Subject]:
     """Return the subjects to emulate, compiling again to get the PTX of XLA's kernels.
 
-    Args:
-        compiled: variants and their artifacts.
-        store: the build's store; None if there is no source, as for bundles.
-        limits: the number of compiling processes and their time limit.
-
     Raises:
         UnsupportedError: the PTX of a kernel is not available.
-        ToolError: a compiler is needed and none is installed.
     """
-    if store is None:
-        for variant, artifact in compiled:
-            _check_complete(variant, artifact)
-        return [Subject(variant.id, artifact) for variant, artifact in compiled]
-    if not any(without_ptx(artifact) for _, artifact in compiled):
-        return [Subject(variant.id, artifact, variant) for variant, artifact in compiled]
-    jobs = limits.jobs or find_capacity().jobs(len(compiled))
-    with prepare(limits.ptxas) as setup:
-        found = find_ptx(compiled, setup, store, jobs=jobs, timeout_s=limits.timeout_s)
-    subjects = []
-    for (variant, artifact), texts in zip(compiled, found, strict=True):
-        if isinstance(texts, PallascError):
-            raise texts
-        subjects.append(Subject(variant.id, artifact, variant, texts))
-    return subjects
-
-
-def _check_complete(variant: Variant, artifact: Artifact) -> None:
-    lacking = without_ptx(artifact)
-    if not lacking:
-        return
-    own = [kernel for kernel in artifact.kernels if kernel.origin == "mosaic"]
-    if any(kernel.ptx is None for kernel in own):
-        hint = "Write the bundle with pallasc bundle create --keep-ptx, or name the spec instead."
-    else:
-        hint = "It is a kernel of XLA's. Name the spec instead of the bundle."
-    (first, *_), *_ = lacking.values()
-    raise UnsupportedError(f"{variant.id}: the bundle has no PTX of the kernel {first}.", hint=hint)
+    subjects = [Subject(v.id, artifact, None if is_bundled else v) for v, artifact in compiled]
+    found = list(with_ptx(subjects, store, limits))
+    for subject in found:
+        if subject.why_no_ptx:
+            (first, *_), *_ = without_ptx(subject.artifact).values()
+            raise UnsupportedError(
+                f"{subject.id}: there is no PTX of the kernel {first}: {subject.why_no_ptx}."
+            )
+    return found
 
 
 def emulate(
-    subject: Subject, inputs: Sequence[bytes], *, store: Store | None, limits: Options
+    subject: Subject, inputs: Sequence[bytes], *, store: Store, limits: Options
 ) -> Emulated:
     """Run the plan of a variant in a worker, and locate a fault in the user's source.
 
     Args:
         subject: the variant, with all PTX.
         inputs: the bytes of each input as in device memory; the arrays of all devices are joined.
-        store: the build's store, None if there is no source.
+        store: the build's store.
         limits: time and memory limits.
 
     Raises:
@@ -109,7 +126,7 @@ def emulate(
     )
     task = Task(0, ("", "", ()), request, f"the process that emulates {subject.id}")
     emulated = _answer(task, limits)
-    if emulated.fault is None or store is None:
+    if emulated.fault is None:
         return emulated
     result = from_findings("artifact", (emulated.fault,))
     locator = Locator(store, limits.timeout_s, jobs=1)

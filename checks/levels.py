@@ -67,7 +67,6 @@ class Options:
         inputs: the file of each given input, by its path; other inputs are random.
         timeout_s: time limit of a level, None for no limit.
         deadline_s: the end of this time limit on this process's monotonic clock.
-        memory_bytes: memory limit of this process, None for no limit.
     """
 
     seed: int = 0
@@ -76,7 +75,6 @@ class Options:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     timeout_s: float | None = None
     deadline_s: float | None = None
-    memory_bytes: int | None = None
 
 
 LEVELS: Mapping[str, tuple[Rule, ...]] = MappingProxyType(

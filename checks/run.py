@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pallasc.checks.emulate import check_installed
+from pallasc.checks.emulate import check_installed, with_ptx
 from pallasc.checks.worker import Check
-from pallasc.compiler.toolchain.setup import declared_values, prepare, settled
+from pallasc.compiler.toolchain.setup import declared_values, settled
 from pallasc.compiler.workers.messages import Reply, Task
-from pallasc.compiler.workers.pool import Pool, find_capacity, find_ptx, without_ptx
-from pallasc.errors import PallascError
+from pallasc.compiler.workers.pool import Pool, find_capacity
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.check import Job, OnTick
+    from pallasc.checks.report import Job, OnTick
     from pallasc.compiler.builds.options import Options as BuildOptions
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -51,8 +50,11 @@ def run_jobs(
     memory = limits.memory_bytes
     if memory is None:
         memory = capacity.memory_bytes(count)
-    _find_ptx(jobs, store, limits, count)
-    tasks = [_task(number, job, limits.timeout_s, memory) for number, job in enumerate(jobs)]
+    executed = [job for job in jobs if job.level == "artifact"]
+    found = with_ptx([job.subject for job in executed], store, limits)
+    for job, subject in zip(executed, found, strict=True):
+        job.subject = subject
+    tasks = [_task(number, job, limits.timeout_s) for number, job in enumerate(jobs)]
     done = 0
     with Pool(
         count,
@@ -71,29 +73,7 @@ def run_jobs(
                 on_tick([(f"{j.subject.id} ({j.level})", s) for j, s in running], done, len(jobs))
 
 
-def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: int) -> None:
-    """Add the PTX of XLA's kernels to the jobs that execute it, or the reason if there is none."""
-    lacking = [
-        (job, (job.subject.variant, job.subject.artifact))
-        for job in jobs
-        if job.level == "artifact" and job.subject.variant and without_ptx(job.subject.artifact)
-    ]
-    if not lacking:
-        return
-    compiled = [pair for _, pair in lacking]
-    try:
-        with prepare(limits.ptxas) as setup:
-            found = find_ptx(compiled, setup, store, jobs=count, timeout_s=limits.timeout_s)
-    except PallascError as error:  # no compiler is installed
-        found = [error] * len(lacking)
-    for (job, _), texts in zip(lacking, found, strict=True):
-        if isinstance(texts, PallascError):
-            job.subject = replace(job.subject, why_no_ptx=texts.message)
-        else:
-            job.subject = replace(job.subject, xla_ptx=texts)
-
-
-def _task(label: int, job: Job, timeout_s: float | None, memory_bytes: int) -> Task:
+def _task(label: int, job: Job, timeout_s: float | None) -> Task:
     subject, variant = job.subject, job.subject.variant
     env = declared_values(variant.env) if variant is not None else {}
     devices = variant.mesh if variant is not None else ()
@@ -106,7 +86,7 @@ def _task(label: int, job: Job, timeout_s: float | None, memory_bytes: int) -> T
             variant=variant,
             record=subject.artifact.record,
             blobs=subject.artifact.blobs(),
-            options=replace(job.options, timeout_s=timeout_s, memory_bytes=memory_bytes or None),
+            options=replace(job.options, timeout_s=timeout_s),
             xla_ptx=subject.xla_ptx,
             why_no_ptx=subject.why_no_ptx,
             env=env,

@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, ClassVar
 
-from pallasc.cache.format import size
 from pallasc.checks.findings import Finding, LevelResult
 from pallasc.checks.levels import Options, Subject
 from pallasc.compiler.workers.messages import Reply, Request, serve
 from pallasc.errors import CompileError, ToolError
-from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.spec import Mesh, Variant
 
@@ -104,27 +101,6 @@ _HINT = (
 )
 
 
-def check_arrays_fit(subject: Subject, options: Options) -> None:
-    """Check that the arrays of a variant fit into the memory of this process.
-
-    Inputs count twice: as passed, and in the emulated memory that the kernel reads.
-
-    Raises:
-        CompileError: they do not fit.
-    """
-    plan, limit = subject.plan, options.memory_bytes
-    given, made = _bytes(plan.inputs), _bytes(plan.outputs)
-    needed = (2 * given + made) * max(plan.device_count, 1)
-    if limit is None or needed <= limit:
-        return
-    on = f" on {plan.device_count} devices" if plan.device_count > 1 else ""
-    raise CompileError(
-        f"the arrays of {subject.id}{on} need at least {size(needed, limit)} of memory, more than "
-        f"the {size(limit)} that one process may hold (--memory)",
-        hint=_HINT,
-    )
-
-
 def out_of_memory(name: str, error: MemoryError) -> CompileError:
     """Return the error for a variant that ran out of memory."""
     reason = str(error).partition("\n")[0].rstrip(".")
@@ -133,10 +109,6 @@ def out_of_memory(name: str, error: MemoryError) -> CompileError:
     )
     lacking.__cause__ = error
     return lacking
-
-
-def _bytes(bindings: Iterable[Binding]) -> int:
-    return sum(ArraySpec(binding.dtype, binding.shape).nbytes for binding in bindings)
 
 
 def main(requests: int, replies: int) -> int:
@@ -178,7 +150,6 @@ class Session:
             request.id, artifact, request.variant, request.xla_ptx, request.why_no_ptx
         )
         options = replace(request.options, deadline_s=deadline_s)
-        check_arrays_fit(subject, options)
         variant = request.variant
         if variant is None:
             return Checked(result=_timed(level, subject, options))

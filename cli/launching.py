@@ -264,9 +264,8 @@ def collect_emulated(request: Request, *, every: bool) -> tuple[list[Chosen], Ex
         if len(points) > 1 and not every:
             raise several(points, "emulated")
     pairs = request.compiled(variants)
-    # The artifacts of bundles are not in a store.
-    store, how = None if request.bundled else request.work.store, request.work.how
-    subjects = subjects_of(pairs, store=store, limits=how)
+    store, how = request.work.store, request.work.how
+    subjects = subjects_of(pairs, store=store, is_bundled=bool(request.bundled), limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
 
     def execute(chosen: Chosen, inputs: list[Value]) -> list[Value]:

@@ -14,7 +14,7 @@ from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
-    from pallasc.checks.check import Report as CheckReport
+    from pallasc.checks.report import Report as CheckReport
     from pallasc.cli.arguments.variants import Work
     from pallasc.compiler.builds.report import Report
 

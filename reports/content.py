@@ -26,9 +26,9 @@ from pallasc.specs.spelling import one_line, printable, short_time
 from pallasc.version import installed_version
 
 if TYPE_CHECKING:
-    from pallasc.checks.check import Report as CheckReport
-    from pallasc.checks.check import VariantCheck
     from pallasc.checks.findings import Finding, LevelResult
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.report import VariantCheck
     from pallasc.compiler.builds.report import Report, VariantResult
 
 _SLUG_DIGITS = 12

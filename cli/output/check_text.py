@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from pallasc.checks.check import Events, VariantCheck
 from pallasc.checks.findings import Status
 from pallasc.checks.levels import LEVELS
+from pallasc.checks.report import Events, VariantCheck
 from pallasc.cli.output.build_text import warning_lines
 from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, built, checked, unbuilt
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
@@ -16,8 +16,8 @@ from pallasc.cli.output.text import count, echo, error_line, error_text
 from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
-    from pallasc.checks.check import Report
     from pallasc.checks.findings import Finding, LevelResult
+    from pallasc.checks.report import Report
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.errors import Location, PallascError
     from pallasc.specs.spec import Variant

@@ -14,9 +14,9 @@ from pallasc.cli.output.text import error_line
 from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
-    from pallasc.checks.check import Report as CheckReport
-    from pallasc.checks.check import VariantCheck
     from pallasc.checks.findings import Finding, LevelResult
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.report import VariantCheck
     from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.errors import Location, PallascError

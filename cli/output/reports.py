@@ -28,8 +28,8 @@ from pallasc.cli.output.text import (
 from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
-    from pallasc.checks.check import Report as CheckReport
-    from pallasc.checks.check import VariantCheck
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.report import VariantCheck
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
@@ -78,7 +78,7 @@ class Outputs(NamedTuple):
 
                 self.write(build_run(Report((), 0.0), error))
             else:
-                from pallasc.checks.check import Report as CheckReport
+                from pallasc.checks.report import Report as CheckReport
 
                 self.write(check_run(CheckReport((), 0.0, self.levels), error))
             raise

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.checks.check import Report, VariantCheck
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
+from pallasc.checks.report import Report, VariantCheck
 from pallasc.cli.output.check_text import (
     error_lines,
     events,
