@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
 from pallasc.checks.findings import RACE, Finding, LevelResult, not_checked, status_of
 from pallasc.checks.levels import Options, Subject
-from pallasc.checks.locate import Locator
-from pallasc.checks.report import Events, Job, Report, VariantCheck
+from pallasc.checks.locate import with_source_lines
+from pallasc.checks.report import Job, Report, Settings, VariantCheck
 from pallasc.checks.stored_results import StoredResults
 from pallasc.compiler.arrays import check_input, named_with_devices
 from pallasc.errors import ArgumentError, PallascError
@@ -27,7 +27,6 @@ from pallasc.specs.spelling import suggestion
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.worker import Checked
-    from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.builds.report import Report as BuildReport
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.compiler.toolchain.setup import Context
@@ -36,11 +35,8 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-class Demand(NamedTuple):
-    """A variant to check; `number` is the index of the built variant that is run for it."""
-
-    variant: Variant
-    number: int
+Demand = tuple["Variant", int]
+"""A variant to check, and the index of the built variant that is run for it."""
 
 
 def demands(variants: Sequence[Variant]) -> tuple[list[Variant], list[Demand]]:
@@ -57,32 +53,17 @@ def demands(variants: Sequence[Variant]) -> tuple[list[Variant], list[Demand]]:
         if variant.check is None or key not in numbers:
             numbers[key] = len(building)
             building.append(checked)
-        needed.append(Demand(variant, numbers[key]))
+        needed.append((variant, numbers[key]))
     return building, needed
 
 
-def check_built(
-    report: BuildReport,
-    needed: Sequence[Demand],
-    levels: Sequence[str],
-    *,
-    store: Store,
-    options: Options,
-    limits: BuildOptions,
-    events: Events | None = None,
-    only_stored: bool = False,
-) -> Report:
+def check_built(report: BuildReport, needed: Sequence[Demand], settings: Settings) -> Report:
     """Check the variants of a build.
 
     Args:
         report: the report of building the variants returned by `demands`.
         needed: a demand for each variant.
-        levels: the levels to run.
-        store: the store for results.
-        options: the check's options.
-        limits: jobs, time and memory of the workers.
-        events: callbacks.
-        only_stored: run nothing, and report the results from the store.
+        settings: how to check.
 
     Raises:
         PallascError: the store or a worker cannot be used.
@@ -93,8 +74,7 @@ def check_built(
         if built.error is not None:
             built = structs.replace(built, error=with_sizes(built.error, variant))
         checks.append(VariantCheck(variant.id, variant, built))
-    checking = _Checking(checks, levels, store, options, limits, report.context, events or Events())
-    done = checking.run(only_stored=only_stored)
+    done = _Checking(checks, settings, report.context).run()
     return replace(
         done,
         seconds=done.seconds + report.seconds,
@@ -104,19 +84,11 @@ def check_built(
     )
 
 
-def check_compiled(
-    results: Sequence[VariantResult],
-    levels: Sequence[str],
-    *,
-    store: Store,
-    options: Options,
-    limits: BuildOptions,
-    events: Events | None = None,
-    only_stored: bool = False,
-) -> Report:
+def check_compiled(results: Sequence[VariantResult], settings: Settings) -> Report:
     """Check compiled variants without source, such as the variants of a bundle.
 
-    Arguments and exceptions are as for `check_built`.
+    Raises:
+        PallascError: the store or a worker cannot be used.
     """
     checks = [
         VariantCheck(each.variant.id, built=each, origin=each.variant.location)
@@ -125,8 +97,7 @@ def check_compiled(
         for each in results
         if each.artifact is not None
     ]
-    checking = _Checking(checks, levels, store, options, limits, None, events or Events())
-    return checking.run(only_stored=only_stored)
+    return _Checking(checks, settings, None).run()
 
 
 _HINT = "Change these sizes to sizes that the kernel and its reference accept, or remove them."
@@ -212,28 +183,16 @@ class _Checking:
 
     Args:
         checks: the variants to check.
-        levels: the levels to run.
-        store: the store for results.
-        options: the check's options.
-        limits: jobs, time and memory of the workers, as for a build.
+        settings: how to check.
         context: the toolchain's identity; None if nothing was built.
-        events: callbacks.
     """
 
     def __init__(
-        self,
-        checks: Sequence[VariantCheck],
-        levels: Sequence[str],
-        store: Store,
-        options: Options,
-        limits: BuildOptions,
-        context: Context | None,
-        events: Events,
+        self, checks: Sequence[VariantCheck], settings: Settings, context: Context | None
     ) -> None:
-        self._checks, self._levels, self._options = checks, levels, options
-        self._store, self._limits, self._events = store, limits, events
-        self._context = context or _own_context(store)
-        self._stored = StoredResults(store, self._context)
+        self._checks, self._settings = checks, settings
+        self._context = context or _own_context(settings.store)
+        self._stored = StoredResults(settings.store, self._context)
         self._jobs: dict[tuple[str, str], Job] = {}
         self._unlocated: list[tuple[Job, Checked]] = []
         """Results whose findings still lack source lines."""
@@ -241,7 +200,7 @@ class _Checking:
         """Results with races, which the artifact level may find ordered."""
         self._notes: list[str] = []
 
-    def run(self, *, only_stored: bool) -> Report:
+    def run(self) -> Report:
         """Use the results that are in the store, run the other levels, and return the report.
 
         Raises:
@@ -252,24 +211,26 @@ class _Checking:
         try:
             for check in self._checks:
                 self._look_up(check)
-            if self._jobs and not only_stored:
+            if self._jobs and not self._settings.only_stored:
                 self._run_jobs()
         except KeyboardInterrupt:
             interrupted = True
         for job, checked in self._unlocated:
             self._settle_all(job, checked.result)
         self._decide()
-        self._events.on_end()
+        self._settings.events.on_end()
         self._context.digests.save()
         seconds, notes = time.monotonic() - began_s, tuple(dict.fromkeys(self._notes))
-        return Report(tuple(self._checks), seconds, tuple(self._levels), notes, interrupted)
+        return Report(
+            tuple(self._checks), seconds, tuple(self._settings.levels), notes, interrupted
+        )
 
     def _look_up(self, check: VariantCheck) -> None:
         """Use the stored results of a variant, and queue jobs for the other levels."""
         artifact, built = check.artifact, check.built
         if artifact is None or built is None:
             if built is not None and built.error is not None and check.variant is not None:
-                self._events.on_unbuilt(check.variant, built.error)
+                self._settings.events.on_unbuilt(check.variant, built.error)
             return
         variant = built.variant if check.variant is not None else None
         subject = Subject(check.id if variant is None else variant.id, artifact, variant)
@@ -278,12 +239,12 @@ class _Checking:
             check_plan(options.inputs, artifact.plan, subject.id)
         try:
             checkable = self._stored.subject(options, built, variant)
-            found = self._stored.find(checkable, self._levels)
+            found = self._stored.find(checkable, self._settings.levels)
         except PallascError as error:
-            for level in self._levels:
+            for level in self._settings.levels:
                 self._stop(check, level, error)
             return
-        for level in self._levels:
+        for level in self._settings.levels:
             if level in found:
                 self._settle(check, found[level], from_store=True)
             else:
@@ -293,25 +254,19 @@ class _Checking:
     def _seeded(self, check: VariantCheck) -> Options:
         """Return the options with the seed of the spec, unless the command line sets one."""
         sizes = check.variant.check if check.variant is not None else None
-        if sizes is None or sizes.seed is None or self._options.seed_given:
-            return self._options
-        return replace(self._options, seed=sizes.seed)
+        if sizes is None or sizes.seed is None or self._settings.options.seed_given:
+            return self._settings.options
+        return replace(self._settings.options, seed=sizes.seed)
 
     def _run_jobs(self) -> None:
         from pallasc.checks.run import run_jobs
 
-        run_jobs(
-            list(self._jobs.values()),
-            self._finish,
-            store=self._store,
-            limits=self._limits,
-            on_tick=self._events.on_tick,
-        )
-        locator = Locator(self._store, self._limits.timeout_s, self._limits.jobs)
-        located = locator.located([(each.result, job.subject) for job, each in self._unlocated])
+        run_jobs(list(self._jobs.values()), self._finish, self._settings)
+        found = [(checked.result, job.subject) for job, checked in self._unlocated]
+        located = [*with_source_lines(found, self._settings.store, self._settings.limits)]
         waiting, self._unlocated = self._unlocated, []
-        for (job, checked), result in zip(waiting, located, strict=True):
-            if locator.is_complete(result, job.subject.variant):
+        for (job, checked), (result, is_complete) in zip(waiting, located, strict=True):
+            if is_complete:
                 self._keep(job, structs.replace(checked, result=result))
             self._settle_all(job, result)
 
@@ -362,7 +317,7 @@ class _Checking:
         if result.level != _DECIDES and any(map(_is_race, result.findings)):
             self._undecided.append((check, result.level))
         else:
-            self._events.on_result(check, result, from_store)
+            self._settings.events.on_result(check, result, from_store)
 
     def _decide(self) -> None:
         """Turn races into notes if the artifact level passed, and report them."""
@@ -370,7 +325,7 @@ class _Checking:
             decided = check.found.get(_DECIDES)
             if decided is not None and decided.status != "not checked" and not decided.fails:
                 check.found[level] = _with_ordered_races(check.found[level])
-            self._events.on_result(check, check.found[level], level in check.from_store)
+            self._settings.events.on_result(check, check.found[level], level in check.from_store)
 
 
 def _with_ordered_races(result: LevelResult) -> LevelResult:

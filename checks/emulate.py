@@ -13,7 +13,7 @@ from msgspec import structs
 
 from pallasc.checks.findings import ARTIFACT_RULES, Finding, from_findings
 from pallasc.checks.levels import Subject
-from pallasc.checks.locate import Locator
+from pallasc.checks.locate import with_source_lines
 from pallasc.checks.worker import Emulate, Emulated
 from pallasc.compiler.toolchain.setup import prepare, settled
 from pallasc.compiler.workers.messages import Task
@@ -129,8 +129,7 @@ def emulate(
     if emulated.fault is None:
         return emulated
     result = from_findings("artifact", (emulated.fault,))
-    locator = Locator(store, limits.timeout_s, jobs=1)
-    (located,) = locator.located([(result, subject)])
+    ((located, _),) = with_source_lines([(result, subject)], store, limits)
     return structs.replace(emulated, fault=located.findings[0])
 
 

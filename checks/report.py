@@ -1,4 +1,4 @@
-"""The record of a check: the results of each variant, jobs that wait for a worker, and events."""
+"""The record of a check: its settings and events, jobs, and the results of each variant."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pallasc.checks.stored_results import Checkable
 from pallasc.errors import Location, PallascError, ToolError
 
 if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
@@ -171,3 +173,24 @@ class Events:
     on_unbuilt: OnUnbuilt = lambda variant, error: None
     on_tick: OnTick = lambda running, done, total: None
     on_end: Callable[[], None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to check.
+
+    Attributes:
+        levels: the levels to run.
+        store: the store for results.
+        options: the check's options.
+        limits: jobs, time and memory of the workers, as for a build.
+        events: callbacks.
+        only_stored: run nothing, and report the results from the store.
+    """
+
+    levels: Sequence[str]
+    store: Store
+    options: Options
+    limits: BuildOptions
+    events: Events = field(default_factory=Events)
+    only_stored: bool = False

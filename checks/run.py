@@ -14,9 +14,7 @@ from pallasc.compiler.workers.messages import Reply, Task
 from pallasc.compiler.workers.pool import Pool, find_capacity
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
-    from pallasc.checks.report import Job, OnTick
-    from pallasc.compiler.builds.options import Options as BuildOptions
+    from pallasc.checks.report import Job, Settings
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 _GRACE_S = 5.0
@@ -24,26 +22,18 @@ _GRACE_S = 5.0
 progress."""
 
 
-def run_jobs(
-    jobs: Sequence[Job],
-    finish: Callable[[Job, Reply], None],
-    *,
-    store: Store,
-    limits: BuildOptions,
-    on_tick: OnTick,
-) -> None:
+def run_jobs(jobs: Sequence[Job], finish: Callable[[Job, Reply], None], settings: Settings) -> None:
     """Run each job in a worker.
 
     Args:
         jobs: the jobs to run.
         finish: called with each finished job and its worker's reply.
-        store: the store with the PTX of XLA's kernels.
-        limits: jobs, time and memory of the workers.
-        on_tick: called regularly with the running jobs.
+        settings: the check's settings.
 
     Raises:
         ToolError: a worker cannot be started, or numpy or ml_dtypes is not installed.
     """
+    limits = settings.limits
     check_installed()
     capacity = find_capacity()
     count = limits.jobs or capacity.jobs(len(jobs))
@@ -51,7 +41,7 @@ def run_jobs(
     if memory is None:
         memory = capacity.memory_bytes(count)
     executed = [job for job in jobs if job.level == "artifact"]
-    found = with_ptx([job.subject for job in executed], store, limits)
+    found = with_ptx([job.subject for job in executed], settings.store, limits)
     for job, subject in zip(executed, found, strict=True):
         job.subject = subject
     tasks = [_task(number, job, limits.timeout_s) for number, job in enumerate(jobs)]
@@ -70,7 +60,8 @@ def run_jobs(
                 finish(jobs[task.label], reply)
             else:
                 running = [(jobs[task.label], seconds) for task, seconds in pool.running()]
-                on_tick([(f"{j.subject.id} ({j.level})", s) for j, s in running], done, len(jobs))
+                named = [(f"{job.subject.id} ({job.level})", s) for job, s in running]
+                settings.events.on_tick(named, done, len(jobs))
 
 
 def _task(label: int, job: Job, timeout_s: float | None) -> Task:

@@ -102,7 +102,7 @@ def test_json_holds_the_record_under_its_digest_and_the_numbers_that_were_asked_
     assert "metrics" not in artifact
     (artifact,) = json.loads(inspect("--resources", "--json").out)["artifacts"]
     (launch,) = artifact["metrics"]
-    assert launch["global_load_bytes"] == 2 * 1024 * 4096 * 4
+    assert launch["least_bytes"] == 3 * 1024 * 4096 * 4
     assert launch["occupancy"]["blocks_per_sm"] > 1
     assert launch["mix"]["floating"] > 0
 
