@@ -74,12 +74,11 @@ def check_built(report: BuildReport, needed: Sequence[Demand], settings: Setting
         if built.error is not None:
             built = structs.replace(built, error=with_sizes(built.error, variant))
         checks.append(VariantCheck(variant.id, variant, built))
-    done = _Checking(checks, settings, report.context).run()
+    done = _Checking(checks, settings, report.context).run(interrupted=report.interrupted)
     return replace(
         done,
         seconds=done.seconds + report.seconds,
         notes=(*report.notes, *done.notes),
-        interrupted=done.interrupted or report.interrupted,
         errors=report.errors,
     )
 
@@ -200,16 +199,18 @@ class _Checking:
         """Results with races, which the artifact level may find ordered."""
         self._notes: list[str] = []
 
-    def run(self) -> Report:
+    def run(self, *, interrupted: bool = False) -> Report:
         """Use the results that are in the store, run the other levels, and return the report.
+
+        Nothing is checked if the build was interrupted.
 
         Raises:
             SpecError, ArgumentError: input files do not fit a variant.
             ToolError: as for `run_jobs`.
         """
-        began_s, interrupted = time.monotonic(), False
+        began_s = time.monotonic()
         try:
-            for check in self._checks:
+            for check in () if interrupted else self._checks:
                 self._look_up(check)
             if self._jobs and not self._settings.only_stored:
                 self._run_jobs()
