@@ -253,7 +253,7 @@ def collect_emulated(request: Request, *, every: bool) -> tuple[list[Chosen], Ex
         click.exceptions.Exit: a build failed.
         PallascError: compiling failed, or a requirement is missing.
     """
-    from pallasc.checks.emulate import check_installed, emulate, fault_error, subjects_of
+    from pallasc.checks.run import check_installed, emulate, fault_error, subjects_of
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
 
