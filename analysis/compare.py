@@ -20,14 +20,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import unified_diff
 from itertools import islice
 from typing import Literal, NamedTuple
 
 from pallasc.analysis.lines import code_of, lines_of, read_source_lines
-from pallasc.analysis.loops import Loop, loops
 from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.analysis.sass import CLASSES, Class, Code, Codes, Instruction, mix_of
 from pallasc.analysis.sides import Side, Subject
@@ -68,23 +67,6 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LoopChange:
-    """A loop whose mix differs; the counts are empty for a side without this loop.
-
-    Attributes:
-        number: the loop's index among the loops of the second side, from 0; if only the first side
-            has this loop, among the loops of the first side.
-        depth: 1 for an outermost loop.
-        before, after: the number of instructions of each class.
-    """
-
-    number: int
-    depth: int
-    before: Mapping[Class, int]
-    after: Mapping[Class, int]
-
-
-@dataclass(frozen=True, slots=True)
 class CodeDifference:
     """The difference between the code of two kernels.
 
@@ -94,7 +76,6 @@ class CodeDifference:
         removed, added: the number of instructions that only the first or only the second side has,
             ignoring register names.
         mix: classes whose counts differ, with both counts.
-        loops: loops whose mix differs.
     """
 
     verdict: Literal["renamed", "reordered", "changed"]
@@ -103,7 +84,6 @@ class CodeDifference:
     removed: int = 0
     added: int = 0
     mix: tuple[tuple[Class, int, int], ...] = ()
-    loops: tuple[LoopChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +392,6 @@ def compare_code(first: Code, second: Code) -> CodeDifference:
         removed,
         added,
         tuple(row for row in rows if row[1] != row[2]),
-        tuple(_loop_changes(loops(first), loops(second))),
     )
 
 
@@ -442,50 +421,6 @@ def normalised(code: Code) -> tuple[str, ...]:
 def _shape(text: str) -> str:
     """Return an instruction without register and label names."""
     return _REGISTER.sub(r"\1", _LABEL.sub("", text))
-
-
-def _loop_changes(first: Sequence[Loop], second: Sequence[Loop]) -> Iterator[LoopChange]:
-    """Compare matching loops, except loops that only wait for a barrier."""
-    before, after = ([loop for loop in each if not loop.is_wait] for each in (first, second))
-    mixes = [[mix_of(loop.body) for loop in side] for side in (before, after)]
-    for i, j in _paired_loops(*([Counter[str](mix) for mix in side] for side in mixes)):
-        old = {} if i is None else mixes[0][i]
-        new = {} if j is None else mixes[1][j]
-        if old != new:
-            number, side = (i or 0, before) if j is None else (j, after)
-            yield LoopChange(number, side[number].depth, old, new)
-
-
-def _paired_loops(
-    first: Sequence[Counter[str]], second: Sequence[Counter[str]]
-) -> list[tuple[int | None, int | None]]:
-    """Return pairs of positions, with None for a loop without a counterpart.
-
-    Of all pairings that keep the order, returns one with the fewest differing instructions.
-
-    Args:
-        first: for each loop, the number of instructions of each class.
-        second: the same for the other side.
-    """
-    # By start positions: the fewest differences of the remaining loops, and their first pair.
-    least: dict[tuple[int, int], tuple[int, tuple[int | None, int | None]]] = {}
-    for i in range(len(first), -1, -1):
-        for j in range(len(second), -1, -1):
-            ways: list[tuple[int, tuple[int | None, int | None]]] = []
-            if i < len(first) and j < len(second):
-                differing = (first[i] - second[j]).total() + (second[j] - first[i]).total()
-                ways.append((differing + least[i + 1, j + 1][0], (i, j)))
-            if i < len(first):
-                ways.append((first[i].total() + least[i + 1, j][0], (i, None)))
-            if j < len(second):
-                ways.append((second[j].total() + least[i, j + 1][0], (None, j)))
-            least[i, j] = min(ways, key=lambda way: way[0], default=(0, (None, None)))
-    pairs: list[tuple[int | None, int | None]] = []
-    i = j = 0
-    while i < len(first) or j < len(second):
-        pairs.append(least[i, j][1])
-        i, j = i + (pairs[-1][0] is not None), j + (pairs[-1][1] is not None)
-    return pairs
 
 
 def normal_hunks(first: Code, second: Code) -> list[str]:

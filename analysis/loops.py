@@ -1,4 +1,4 @@
-"""Loops: natural loops of any graph of basic blocks, and the loops of a kernel's SASS.
+"""The loops of a kernel's SASS: natural loops of its graph of basic blocks.
 
 A graph is a list with the successors of each block; block 0 is the entry. Sets of blocks are bit
 masks in an integer: kernels have at most a few hundred blocks. A loop is natural (Aho, Lam, Sethi,
@@ -33,7 +33,7 @@ _WORK = frozenset(
 )
 
 
-def natural_loops(after: Successors) -> dict[int, int]:
+def _natural_loops(after: Successors) -> dict[int, int]:
     """Return the blocks of each loop by the loop's header; loops that share a header are merged."""
     order = _reverse_postorder(after)
     before: list[list[int]] = [[] for _ in after]
@@ -122,7 +122,7 @@ _Block = tuple[Instruction, ...]
 def loops(code: Code) -> tuple[Loop, ...]:
     """Return the loops of a kernel by the address of their header."""
     blocks = _blocks(code)
-    found = natural_loops(_successors(code, blocks))
+    found = _natural_loops(_successors(code, blocks))
     return tuple(_loop(header, found, blocks) for header in sorted(found))
 
 

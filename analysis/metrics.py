@@ -1,24 +1,24 @@
 """The metrics of each launch of an artifact.
 
-Each metric is exact, or a valid bound, or None with a reason. No times are estimated.
+Each metric is exact, or a valid bound, or None with a reason. No times are estimated: `bound_s` is
+the time in which device memory moves each array of the launch once. How close a kernel comes to
+this bound is not estimated.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pallasc.analysis.loops import Loop, loops
 from pallasc.analysis.nvdisasm import disassemble_all
-from pallasc.analysis.roofline import Roofline, roofline_of
 from pallasc.analysis.sass import Class, Code, Codes, Instruction, classify, mix_of
-from pallasc.analysis.work import Work, unknown_work, work_of
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, Pointer
 from pallasc.specs.artifacts.resources import blocks_by_limit, model_figure, warps_of_block
 from pallasc.specs.spelling import amount, short_time
 
@@ -74,8 +74,9 @@ class KernelMetrics:
         kernel, origin: the kernel's name, and "mosaic" or "xla".
         occupancy: see `Occupancy`.
         instructions, mix, loops: static counts from the kernel's SASS.
-        work: see `Work`; for the whole launch.
-        roofline: see `Roofline`.
+        least_bytes: total size of the inputs, outputs and constants passed to it, each counted
+            once.
+        bound_s: minimum time to move these bytes at the bandwidth of the device memory.
         reasons: why a field is None, by its name.
     """
 
@@ -89,15 +90,9 @@ class KernelMetrics:
     instructions: int | None
     mix: Mapping[Class, int] | None
     loops: tuple[LoopMetrics, ...] | None
-    work: Work
-    roofline: Roofline
+    least_bytes: int
+    bound_s: float
     reasons: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def tensor_flops(self) -> int | None:
-        """Tensor-core operations of all types."""
-        flops = self.work.tensor_flops
-        return None if flops is None else sum(flops.values())
 
 
 def all_metrics(artifacts: Iterable[Artifact]) -> dict[str, tuple[KernelMetrics, ...]]:
@@ -143,13 +138,13 @@ def artifact_metrics(
 def _metrics(
     number: int, launch: Launch, artifact: Artifact, codes: Codes, reason: str
 ) -> KernelMetrics:
-    kernel = artifact.kernel_of(launch)
-    work = _work(launch, kernel, artifact)
     code = codes.get(launch.cubin, {}).get(launch.kernel)
-    reasons = dict(work.reasons)
+    least = _least_bytes(launch, artifact.plan)
+    bandwidth = max(1, model_figure(artifact.target, "memory_bandwidth_bytes_per_s"))
+    reasons: dict[str, str] = {}
     if code is None:
         why = reason or "the cubin has no code for it"
-        reasons |= dict.fromkeys(("instructions", "mix", "loops"), why)
+        reasons = dict.fromkeys(("instructions", "mix", "loops"), why)
     return KernelMetrics(
         launch=number,
         kernel=launch.kernel,
@@ -157,22 +152,25 @@ def _metrics(
         grid=launch.grid,
         block=launch.block,
         cluster=launch.cluster,
-        occupancy=occupancy_of(launch, kernel, artifact.target),
+        occupancy=occupancy_of(launch, artifact.kernel_of(launch), artifact.target),
         instructions=None if code is None else len(code.instructions),
         mix=None if code is None else mix_of(code.instructions),
         loops=None if code is None else _loops(code),
-        work=work,
-        roofline=roofline_of(launch, artifact.plan, artifact.target, work),
+        least_bytes=least,
+        bound_s=least / bandwidth,
         reasons=reasons,
     )
 
 
-def _work(launch: Launch, kernel: KernelResources, artifact: Artifact) -> Work:
-    if kernel.ptx is None:
-        whose = "a kernel of XLA's" if kernel.origin == "xla" else "the bundle has no PTX"
-        return unknown_work(f"no PTX to count in: {whose}")
-    ptx = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0")
-    return work_of(launch, ptx, launch.kernel)
+def _least_bytes(launch: Launch, plan: LaunchPlan) -> int:
+    used: set[int] = set()
+    for parameter in launch.parameters:
+        if isinstance(parameter, Pointer):
+            used.add(parameter.buffer)
+        elif isinstance(parameter, Bytes):
+            used.update(tensor_map.buffer for _, tensor_map in parameter.tensor_maps)
+    buffers = (plan.buffers[number] for number in used)
+    return sum(buffer.size for buffer in buffers if buffer.role != "temporary")
 
 
 def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> Occupancy:
@@ -221,37 +219,10 @@ def metrics_json(metrics: KernelMetrics) -> dict[str, Any]:
     """Return the metrics of a launch as JSON; unknown values are null, explained in `reasons`."""
     data = asdict(metrics)
     data["occupancy"]["waves"] = round(metrics.occupancy.waves, 4)
-    reasons = {**data.pop("reasons"), **data["roofline"].pop("reasons")}
-    work, roofline = data.pop("work"), data.pop("roofline")
-    del work["reasons"]
-    return {**data, **work, "roofline": roofline, "reasons": reasons}
+    return data
 
 
-def work_rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
-    """Yield names and texts of the work of a launch, and of the least time that it takes."""
-    work, reasons = metrics.work, metrics.reasons
-    if work.tensor_flops is None:
-        yield "tensor cores", f"unknown: {reasons['tensor_flops']}"
-    elif work.tensor_flops:
-        each = (f"{amount(n)}FLOP in {kind}" for kind, n in work.tensor_flops.items())
-        yield "tensor cores", ", ".join(each)
-    for name, kind in (("TMA", "tma"), ("global memory", "global")):
-        loads, stores = (getattr(work, f"{kind}_{way}_bytes") for way in ("load", "store"))
-        if loads is None and stores is None:
-            yield name, f"unknown: {reasons[f'{kind}_load_bytes']}"
-        elif loads or stores or None in (loads, stores):
-            texts = ("unknown" if n is None else f"{amount(n)}B" for n in (loads, stores))
-            yield name, "{} loaded, {} stored".format(*texts)
-    yield "bound", _bound(metrics)
-
-
-def _bound(metrics: KernelMetrics) -> str:
-    roofline = metrics.roofline
-    memory = (
-        f"{amount(roofline.least_bytes)}B of arrays take {short_time(roofline.seconds_of_bytes)}"
-    )
-    if roofline.seconds_of_flops is None:
-        return f"at least {short_time(roofline.bound_s)}: {memory} (tensor cores unknown)"
-    tensor = f"tensor cores {short_time(roofline.seconds_of_flops)}"
-    both = f"{memory}, {tensor}" if roofline.seconds_of_flops else memory
-    return f"at least {short_time(roofline.bound_s)}: {both}"
+def bound_text(metrics: KernelMetrics) -> str:
+    """Return the minimum time of a launch, and the bytes that take it."""
+    moved = f"to move {amount(metrics.least_bytes)}B of arrays once"
+    return f"at least {short_time(metrics.bound_s)}, {moved}"

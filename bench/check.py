@@ -39,7 +39,7 @@ from mutated_kernels import SUBJECTS
 
 from pallasc.cache.store import Store
 from pallasc.checks.findings import result_from_json
-from pallasc.checks.levels import LEVELS, Options
+from pallasc.checks.levels import Options
 from pallasc.checks.stored_results import StoredResults
 from pallasc.compiler.api import compile as compile_kernel
 from pallasc.compiler.builds.build import build
@@ -208,15 +208,7 @@ def check_first(spec: Path, store: Store) -> None:
         for row in json.loads(done.stdout)["variants"][0]["results"]:
             result = replace(result_from_json(row), seconds=1.0)
             for held in report.results[1:]:
-                assert held.artifact is not None
-                assert held.action_key is not None
-                subject = stored.subject(
-                    Options(),
-                    action=held.action_key,
-                    artifact=held.artifact.digest,
-                    variant=held.variant,
-                )
-                stored.put(subject, LEVELS[row["level"]], result, sources)
+                stored.put(stored.subject(Options(), held, held.variant), result, sources)
 
 
 PARTS = ("mutants", "times", "warm", "interpreter")

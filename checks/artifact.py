@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pallasc.checks.arrays import (
     difference,
@@ -128,8 +128,6 @@ def _parts(plan: LaunchPlan) -> str:
 NAME = "artifact"
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
 _NO_SOURCE = "there is no source, so numbers are not compared"
-_NOT_KEPT = "pallasc bundle create --keep-ptx keeps PTX in bundles"
-_OF_XLA = "it is an XLA kernel, and bundles never contain its PTX; name the spec instead"
 _LATE = "The result changes when every asynchronous operation completes at once: a wait is missing."
 _EFFECTS = (
     *("st", "red", "atom", "multimem", "cp", "stmatrix", "ld", "ldmatrix"),
@@ -158,13 +156,9 @@ def run(subject: Subject, options: Options) -> LevelResult:
 
 def _why_unsupported(error: UnsupportedError, subject: Subject) -> str:
     message = error.message.strip().rstrip(".")
-    if "no PTX" not in message:
+    if "no PTX" not in message or not subject.why_no_ptx:
         return message
-    lacking = subject.why_no_ptx.strip().rstrip(".")
-    if not lacking and subject.variant is None:
-        own = [kernel for kernel in subject.artifact.kernels if kernel.origin == "mosaic"]
-        lacking = _NOT_KEPT if any(kernel.ptx is None for kernel in own) else _OF_XLA
-    return f"{message}: {lacking}" if lacking else message
+    return f"{message}: {subject.why_no_ptx}"
 
 
 def _expected(subject: Subject, arrays: Sequence[dict[str, Any]]) -> Results | None:
@@ -178,6 +172,15 @@ def _notes(subject: Subject) -> tuple[str, ...]:
     if subject.variant is None:
         return (_NO_SOURCE,)
     return () if subject.variant.reference else (_NO_REFERENCE,)
+
+
+class _Schedule(NamedTuple):
+    """A schedule that has run: the initial byte of its memory, its results, True for races."""
+
+    policy: Policy
+    poison: int
+    results: Results
+    has_raced: bool
 
 
 @dataclass(slots=True)
@@ -201,8 +204,8 @@ class _Check:
                 raise self._too_slow(number) from error
             schedule = _schedule_text(number, self.options.schedules)
             found = [replace(each, message=f"{each.message}{schedule}") for each in found]
-            if any(each.severity != "note" for each in found):
-                return from_findings(NAME, tuple(found))
+            if _has_error(found):
+                return from_findings(NAME, found)
             for rule in dict.fromkeys(each.rule for each in found):
                 self.notes.setdefault(rule, [each for each in found if each.rule == rule])
         notes = [each for own in self.notes.values() for each in own]
@@ -241,11 +244,10 @@ class _Check:
         )
 
     def _run(self, policy: Policy, poison: int, observer: Observer | None = None) -> PlanRun:
-        deadline_s = self.options.deadline_s
         machine = Reaching(
             policy,
             observer=observer or Observer(),
-            deadline=deadline_s,
+            deadline=self.options.deadline_s,
             poison=poison,
             left=self.left,
         )
@@ -259,30 +261,30 @@ class _Check:
         except Fault as fault:
             return [*race_findings(history, run), fault_finding(fault, run.machine, history)]
         found = race_findings(history, run)
+        done = _Schedule(policy, poison, results, bool(found))
         if expected is not None:
-            found = [*found, *self._wrong(results, expected, policy, poison, found)]
+            found += self._wrong(done, expected)
         if self.first is None:
             self.first = results
             if expected is not None:
                 place = _definition(self.subject.variant)
                 found += remarks(self.subject.plan.outputs, results, expected, place)
-            if self.options.schedules > 1 or any(each.severity == "error" for each in found):
+            if self.options.schedules > 1 or _has_error(found):
                 return found
             others = self._run(policy, POISONS[1]).run(self.inputs)
-            return [*found, *self._differing(others, policy, POISONS[1], agree=False)]
-        if any(each.severity == "error" for each in found):
+            done = _Schedule(policy, POISONS[1], others, has_raced=False)
+            return [*found, *self._differing(done, agree=False)]
+        if _has_error(found):
             return found
-        return [*found, *self._differing(results, policy, poison, agree=expected is not None)]
+        return [*found, *self._differing(done, agree=expected is not None)]
 
-    def _differing(
-        self, results: Results, policy: Policy, poison: int, *, agree: bool
-    ) -> list[Finding]:
-        """Return the differences between these results and the first schedule's."""
+    def _differing(self, done: _Schedule, *, agree: bool) -> list[Finding]:
+        """Return the differences between a schedule's results and the first schedule's."""
         variant = self.subject.variant
         found = differences(
             self.subject.plan,
             self.first or [],
-            results,
+            done.results,
             variant.tolerance if variant is not None else None,
             agree=agree,
         )
@@ -291,20 +293,20 @@ class _Check:
             for finding, element in found
             if finding.severity == "error" or finding.rule not in self.notes
         ]
-        unwritten = self._unwritten(results, policy, poison) if kept else {}
+        unwritten = self._unwritten(done) if kept else {}
         return [
-            unwritten.get(element.output.path) or self._with_origin(finding, element, policy)
+            unwritten.get(element.output.path) or self._with_origin(finding, element, done.policy)
             for finding, element in kept
         ]
 
-    def _unwritten(self, results: Results, policy: Policy, poison: int) -> dict[str, Finding]:
+    def _unwritten(self, done: _Schedule) -> dict[str, Finding]:
         """Return a finding, by output path, for outputs that change with the initial memory."""
-        other_poison = POISONS[not POISONS.index(poison)]
+        is_first = done.poison == POISONS[0]
         try:
-            others = self._run(policy, other_poison).run(self.inputs)
+            others = self._run(done.policy, POISONS[is_first]).run(self.inputs)
         except (Fault, EmulationTimeout):
             return {}
-        runs = (results, others) if poison == POISONS[0] else (others, results)
+        runs = (done.results, others) if is_first else (others, done.results)
         found: dict[str, Finding] = {}
         for number, device, one, other in _pairs(*runs):
             output = self.subject.plan.outputs[number]
@@ -318,47 +320,33 @@ class _Check:
                 f"{one[at]} in one run, and {other[at]} in another with other memory contents"
             )
             finding = Finding(rule=UNINITIALIZED.name, message=message, subject=output.path)
-            found[output.path] = self._with_origin(finding, element, policy)
+            found[output.path] = self._with_origin(finding, element, done.policy)
         return found
 
-    def _wrong(
-        self,
-        results: Results,
-        expected: Results,
-        policy: Policy,
-        poison: int,
-        raced: Sequence[Finding],
-    ) -> list[Finding]:
-        found = self._differences(results, expected)
-        if not found:
-            return []
-        has_raced = any(race.severity == "error" for race in raced)
+    def _wrong(self, done: _Schedule, expected: Results) -> list[Finding]:
+        """Return the differences between a schedule's results and the reference's."""
+        found = self._differences(done.results, expected)
         unwritten = {}
-        if not has_raced and any(finding.rule == WRONG_NUMBERS.name for finding, _ in found):
-            unwritten = self._unwritten(results, policy, poison)
+        if not done.has_raced and any(each.rule == WRONG_NUMBERS.name for each, _ in found):
+            unwritten = self._unwritten(done)
         wrong = [each for each in found if each[1].output.path not in unwritten]
-        explained = self._explained(wrong, results, policy, poison, raced)
+        explained = self._explained(wrong, done)
         return explained if len(wrong) == len(found) else [*unwritten.values(), *explained]
 
     def _explained(
-        self,
-        found: Sequence[tuple[Finding, Element]],
-        results: Results,
-        policy: Policy,
-        poison: int,
-        raced: Sequence[Finding],
+        self, found: Sequence[tuple[Finding, Element]], done: _Schedule
     ) -> list[Finding]:
         """Add rule and origin to findings of wrong numbers."""
         if all(finding.severity == "note" for finding, _ in found):
             place = _definition(self.subject.variant)
             return [replace(finding, location=place) for finding, _ in found]
-        rule, hint = self._kind(results, poison, raced)
+        rule, hint = self._kind(done)
         located = []
         for finding, element in found:
             if finding.rule == WRONG_NUMBERS.name:
                 first = "; it is correct in schedule 1" if rule == DEPENDS_ON_ORDER.name else ""
                 finding = replace(finding, rule=rule, message=f"{finding.message}{first}")
-            located.append(self._with_origin(replace(finding, hint=hint), element, policy))
+            located.append(self._with_origin(replace(finding, hint=hint), element, done.policy))
         return located
 
     def _differences(self, results: Results, expected: Results) -> list[tuple[Finding, Element]]:
@@ -376,18 +364,17 @@ class _Check:
                 found[number] = finding, Element(device, output, at)
         return [found[number] for number in sorted(found)]
 
-    def _kind(self, results: Results, poison: int, raced: Sequence[Finding]) -> tuple[str, str]:
+    def _kind(self, done: _Schedule) -> tuple[str, str]:
         """Return the rule for wrong numbers, and a hint."""
-        has_raced = any(race.severity == "error" for race in raced)
-        if self.first is not None and not has_raced:
+        if self.first is not None and not done.has_raced:
             return DEPENDS_ON_ORDER.name, ""
         try:
-            prompt = self._run(Policy(eagerness=1.0, busy=True), poison).run(self.inputs)
-            if self._differences(prompt, results):
+            prompt = self._run(Policy(eagerness=1.0, busy=True), done.poison).run(self.inputs)
+            if self._differences(prompt, done.results):
                 return WRONG_NUMBERS.name, _LATE
         except (Fault, EmulationTimeout):
             return WRONG_NUMBERS.name, ""
-        if not has_raced and self._interpreter_agrees():
+        if not done.has_raced and self._interpreter_agrees():
             return COMPILED_WRONGLY.name, ""
         return WRONG_NUMBERS.name, ""
 
@@ -428,6 +415,10 @@ class _Check:
             location=None if writer is not None and of_mosaic else _definition(subject.variant),
             places=tuple(_places(origin)) if of_mosaic else (),
         )
+
+
+def _has_error(found: Sequence[Finding]) -> bool:
+    return any(each.severity == "error" for each in found)
 
 
 def _places(origin: Origin) -> Iterator[Place]:

@@ -117,13 +117,13 @@ class History(Races):
         last = next((each for each in reversed(done or ()) if _tells(each.instruction)), None)
         return [last.place(f"last in warp {warp.index}, which has ended")] if last else []
 
-    def at_barrier(self, warp: Warp, wait: MbarrierWait) -> tuple[list[Place], bool]:
-        """Return the places of a barrier being waited for, and whether anything ever arrived."""
+    def at_barrier(self, warp: Warp, wait: MbarrierWait) -> list[Place]:
+        """Return the places of a barrier being waited for."""
         for block in warp.block.cluster.blocks:
             known = self._barriers.get((id(block), wait.offset))
             if known is not None and block.mbarriers.get(wait.offset) is wait.barrier:
-                return list(_places(known, wait.barrier.expected)), bool(known.arrivals)
-        return [], True
+                return list(_places(known, wait.barrier.expected))
+        return []
 
     def around_fault(self, block: Block | None) -> list[Place]:
         """Return where the last used mbarrier is initialized, or else the mbarriers of a block."""
@@ -345,12 +345,11 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
     left = len(places) - _MOST_PLACES
     if left > 0:
         places[_MOST_PLACES:] = [Place(f"and {left} more groups of warps")]
-    context, arrived = _context(deadlock, history)
-    places += [each for each in dict.fromkeys(context) if each not in places]
-    never = "" if arrived else "; nothing ever arrives at this mbarrier"
+    context = dict.fromkeys(_context(deadlock, history))
+    places += [each for each in context if each not in places]
     return Finding(
         rule=DEADLOCK.name,
-        message=f"{deadlock.summary}{never}",
+        message=deadlock.summary,
         hint=deadlock.hint or "",
         instruction=shown(instruction),
         kernel=kernel.name,
@@ -360,34 +359,23 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
     )
 
 
-def _context(deadlock: Deadlock, history: History) -> tuple[list[Place], bool]:
-    """Return each warp's last steps before its wait, and the events so far at their barriers.
-
-    The bool is False if nothing has ever arrived at the barrier that the first warp waits for.
-    """
+def _context(deadlock: Deadlock, history: History) -> list[Place]:
+    """Return each warp's last steps before its wait, and the events so far at their barriers."""
     found: list[Place] = []
-    arrived = True
     barriers: set[int] = set()
     done: dict[tuple[object, ...], list[Place]] = {}  # by wait and preceding lines
     groups: dict[tuple[int, str], Block] = {}
-    for number, (warp, at, reason) in enumerate(deadlock.waiting):
+    for warp, at, reason in deadlock.waiting:
         if groups.setdefault((at, reason), warp.block) is warp.block:
             before = history.before(warp, at)
             done.setdefault((at, reason, *(each.ptx_line for each in before)), before)
         for split in warp.splits:
             if isinstance(split.waits, MbarrierWait) and id(split.waits.barrier) not in barriers:
                 barriers.add(id(split.waits.barrier))
-                known, ever = history.at_barrier(warp, split.waits)
-                found += known
-                arrived = arrived and (ever or number > 0)
-    return [*found, *chain(*done.values()), *_ended(deadlock, history)], arrived
-
-
-def _ended(deadlock: Deadlock, history: History) -> list[Place]:
-    """Return the last steps of ended warps in the clusters of the waiting warps."""
+                found += history.at_barrier(warp, split.waits)
     clusters = {id(w.block.cluster): w.block.cluster for w, _, _ in deadlock.waiting}
-    ended: list[Warp] = [w for c in clusters.values() for w in c.warps if w.ended]
-    return [place for warp in ended for place in history.at_end(warp)]
+    ended = [w for cluster in clusters.values() for w in cluster.warps if w.ended]
+    return [*found, *chain(*done.values()), *chain(*map(history.at_end, ended))]
 
 
 def _who(actors: list[str]) -> str:

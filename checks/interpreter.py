@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
+from unittest import mock
 
 from pallasc.checks.arrays import (
     difference,
@@ -90,17 +91,6 @@ class Heard:
             self.failure = self.failure or error
 
 
-def why_missing() -> str:
-    """Return why there is no interpreter here, "" if there is one."""
-    try:
-        importlib.import_module(f"{_INTERPRETER}.params")
-    except ImportError:
-        import jax
-
-        return f"JAX {jax.__version__} has no interpreter of Mosaic GPU kernels"
-    return ""
-
-
 @contextlib.contextmanager
 def interpreting(heard: Heard) -> Iterator[None]:
     """Interpret the kernels of this thread until the end of the block.
@@ -158,11 +148,8 @@ def _recording(heard: Heard) -> Iterator[None]:
     races: Any = importlib.import_module(_RACES)
     memory: Any = importlib.import_module(f"{_INTERPRETER}.shared_memory")
     ranges: Any = importlib.import_module(_RANGES)
-    plain_ranges = {name: getattr(ranges, name) for name in _OUTSIDE}
-    plain_handle, plain_fail = (
-        logging.Logger.handle,
-        getattr(memory.GPUSharedMemory, "set_failed", None),
-    )
+    plain_handle = logging.Logger.handle
+    plain_fail = getattr(memory.GPUSharedMemory, "set_failed", None)
 
     def handle(self: logging.Logger, record: logging.LogRecord) -> None:
         text = record.getMessage()
@@ -175,21 +162,19 @@ def _recording(heard: Heard) -> Iterator[None]:
         heard.fail(exception)
         return plain_fail(own, exception, *args, **options)  # type: ignore[misc]
 
-    logging.Logger.handle = handle  # type: ignore[method-assign]
-    races.print = heard.add
-    for name, plain in plain_ranges.items():
-        setattr(ranges, name, _from_zero(plain, _OUTSIDE[name]))
+    patches: list[Any] = [
+        mock.patch.object(logging.Logger, "handle", handle),
+        mock.patch.object(races, "print", heard.add, create=True),
+    ]
+    for name, outside in _OUTSIDE.items():
+        checked = _from_zero(getattr(ranges, name), outside)
+        patches.append(mock.patch.object(ranges, name, checked))
     if plain_fail is not None:
-        memory.GPUSharedMemory.set_failed = set_failed
-    try:
+        patches.append(mock.patch.object(memory.GPUSharedMemory, "set_failed", set_failed))
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch)
         yield
-    finally:
-        logging.Logger.handle = plain_handle  # type: ignore[method-assign]
-        del races.print
-        for name, plain in plain_ranges.items():
-            setattr(ranges, name, plain)
-        if plain_fail is not None:
-            memory.GPUSharedMemory.set_failed = plain_fail
 
 
 NAME = "interpreter"
@@ -210,8 +195,6 @@ def run(subject: Subject, options: Options) -> LevelResult:
         return not_checked(NAME, "it needs the source of the kernel; name the spec instead")
     if not any(kernel.origin == "mosaic" for kernel in subject.artifact.kernels):
         return not_checked(NAME, "it has no Mosaic GPU kernel, and JAX interprets no other")
-    if reason := why_missing() or _too_many_devices(variant):
-        return not_checked(NAME, reason)
     inputs = input_arrays(subject, options)
     call = _call(variant, inputs)
     place = definition(import_function(variant.entry, variant.base_dir)) or variant.location
@@ -310,16 +293,6 @@ def _of_each(results: list[Any], devices: int) -> list[list[Any]]:
     if devices == 1:
         return [results]
     return [[result[device] for result in results] for device in range(devices)]
-
-
-def _too_many_devices(variant: Variant) -> str:
-    import jax
-
-    count = 1
-    for _, size in variant.mesh:
-        count *= size
-    have = jax.device_count()
-    return f"it needs {count} devices, and JAX has {have} on the CPU" if count > have else ""
 
 
 def _deadlock(waits: list[Waiting]) -> Finding:

@@ -70,16 +70,13 @@ _MISSING = (
 """Features the interpreter lacks, by a word in the error that it raises."""
 
 
-_ASYNCHRONOUS = re.compile(r"\s*(?:\w+\.)*((?:async_)?copy_\w+|wgmma|tcgen05_\w+)\(")
 _ARRAY = re.compile(r"\s*(\w+)(?:\.at)?\[")
-_COPIED_IN = (
-    "If the read uses the copied data, barrier_wait is missing between them. If the copy "
-    "overwrites data after the read, JAX's interpreter requires commit_smem() between them, even "
-    "where a barrier orders them on a GPU; `--level artifact` decides if this kernel needs it."
-)
-_COPIED_OUT = (
-    "If the read follows the write, commit_smem() is missing between them. If the write follows, "
-    "the read is not awaited (wait_smem_to_gmem, wgmma_wait, or barrier_wait)."
+_ONE_THREAD = (
+    "If the read uses copied data, barrier_wait is missing between them; if a copy reads what was "
+    "written, commit_smem(). If the write overwrites what a copy or an MMA still reads, a wait for "
+    "it is missing. JAX's interpreter requires commit_smem() between a read and a copy that "
+    "overwrites it even where a barrier orders them on a GPU; `--level artifact` decides if this "
+    "kernel needs it."
 )
 
 
@@ -97,12 +94,6 @@ class _Access(NamedTuple):
     @property
     def location(self) -> Location | None:
         return Location(self.file, self.line, self.column) if self.file else None
-
-    @property
-    def asynchronous(self) -> str:
-        """The copy or MMA that the user calls there, "" for anything else."""
-        called = _ASYNCHRONOUS.match(_source(self.location)) if self.location else None
-        return called[1] if called else ""
 
 
 def race_findings(texts: Iterable[str]) -> list[Finding]:
@@ -137,15 +128,14 @@ def _hint(first: _Access, second: _Access) -> str:
     is_shared = first.space == second.space == "SMEM"
     if not is_shared or first.thread != second.thread or first.act == second.act:
         return ""
-    read = first if first.act == "read" else second
-    return _COPIED_OUT if read.asynchronous else _COPIED_IN
+    return _ONE_THREAD
 
 
 def _race(first: _Access, second: _Access) -> str:
     """Return the message of a race.
 
     The interpreter's clocks order the synchronous accesses of a thread, block after block, so a
-    race of a thread with itself involves an asynchronous operation. Only the source names it.
+    race of a thread with itself involves an asynchronous operation.
     """
     if first.thread != second.thread:
         return (
@@ -153,13 +143,9 @@ def _race(first: _Access, second: _Access) -> str:
             f"{second.thread}"
         )
     other = "another" if first.act == second.act else "a"
-    named = [each for each in (first, second) if each.asynchronous]
-    who = "one of them is asynchronous, a copy or an MMA"
-    if len(named) == 1 and first.act != second.act:
-        who = f"the {named[0].act} is asynchronous ({named[0].asynchronous})"
     return (
         f"a {first.act} of {first.space} races with {other} {second.act}, both by {first.thread}: "
-        f"{who}"
+        "one of them is asynchronous, a copy or an MMA"
     )
 
 

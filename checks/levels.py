@@ -6,22 +6,17 @@ To add a level, write a module `checks/NAME.py` with `run(subject: Subject, opti
 LevelResult`. It is called in a separate worker process, with the build's limits on time and memory:
 it may import anything, hang, crash or run out of memory, and only this variant's result is lost. It
 raises only `PallascError`, for a mistake of the user (a reference that fails, inputs that do not
-fit). Add a row here, and its name to `LEVELS` in `cli/check.py`.
-
-Results are stored under the action key and the digest of the pallasc modules that the level imports
-(`stored_results`), so that a changed level checks again. If the level has `needs_source` or
-`calls_reference`, it also checks again if files change that the user's code read in the worker. The
-command imports no level.
+fit). Add a row here, and its name to `LEVELS` in `cli/check.py`. The command imports no level.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
-from pallasc.checks.findings import ARTIFACT_RULES, INTERPRETER_RULES, LevelResult, Rule
+from pallasc.checks.findings import ARTIFACT_RULES, INTERPRETER_RULES, Rule
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import LaunchPlan
 from pallasc.specs.spec import Variant
@@ -72,7 +67,6 @@ class Options:
         inputs: the file of each given input, by its path; other inputs are random.
         timeout_s: time limit of a level, None for no limit.
         deadline_s: the end of this time limit on this process's monotonic clock.
-        memory_bytes: memory limit of this process, None for no limit.
     """
 
     seed: int = 0
@@ -81,64 +75,21 @@ class Options:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     timeout_s: float | None = None
     deadline_s: float | None = None
-    memory_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """A level.
-
-    Attributes:
-        name: as in `--level`.
-        rules: the kinds of mistakes that it finds.
-        needs_source: it calls the user's function or reference, which bundles do not have.
-        calls_reference: it calls the user's reference if there is source, and also runs without.
-        takes_ptx: it uses the PTX of XLA's kernels, if available.
-    """
-
-    name: str
-    rules: tuple[Rule, ...]
-    needs_source: bool = False
-    calls_reference: bool = False
-    takes_ptx: bool = False
-
-    @property
-    def calls_user(self) -> bool:
-        """True if it calls the user's code when there is source."""
-        return self.needs_source or self.calls_reference
-
-
-_LEVELS = (
-    Level(name="interpreter", rules=INTERPRETER_RULES, needs_source=True),
-    Level(
-        name="artifact",
-        rules=ARTIFACT_RULES,
-        calls_reference=True,
-        takes_ptx=True,
-    ),
+LEVELS: Mapping[str, tuple[Rule, ...]] = MappingProxyType(
+    {"interpreter": INTERPRETER_RULES, "artifact": ARTIFACT_RULES}
 )
-LEVELS = {level.name: level for level in _LEVELS}
-"""By name, in display order: the cheapest first."""
+"""The rules of each level, by name as in `--level`, in display order: the cheapest first."""
 
 ALL = "all"
 
 
-def chosen_levels(name: str) -> tuple[Level, ...]:
+def chosen_levels(name: str) -> tuple[str, ...]:
     """Return the levels of `--level NAME`."""
-    return tuple(LEVELS.values()) if name == ALL else (LEVELS[name],)
+    return tuple(LEVELS) if name == ALL else (name,)
 
 
-def run_level(level: Level, subject: Subject, options: Options) -> LevelResult:
-    """Run a level in this process.
-
-    Raises:
-        PallascError: for a mistake of the user.
-    """
-    module = importlib.import_module(f"pallasc.checks.{level.name}")
-    result: LevelResult = module.run(subject, options)
-    return result
-
-
-def rules_of(levels: Iterable[Level]) -> dict[str, Rule]:
+def rules_of(levels: Iterable[str]) -> dict[str, Rule]:
     """Return the rules of levels by name."""
-    return {rule.name: rule for level in levels for rule in level.rules}
+    return {rule.name: rule for level in levels for rule in LEVELS[level]}

@@ -1,15 +1,14 @@
 """Adds the user's source lines to findings in PTX.
 
 The lines come from compiling again (`line_tables`), which is done only for variants with findings.
-They are stored separately from the result: the PTX, and so the result, does not depend on the path
-of the kernel's source file, but the source lines contain this path.
+A result is stored with these lines, and is valid only while they are (`stored_results`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -26,13 +25,14 @@ from pallasc.checks.findings import (
     merged,
     status_of,
 )
+from pallasc.checks.levels import Subject
 from pallasc.errors import Location, PallascError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.lowering import LineTable
     from pallasc.specs.artifacts.artifact import Artifact
-    from pallasc.specs.spec import Variant
 
 
 _MOST_CALLS = 2
@@ -51,71 +51,55 @@ _DYNAMIC_MEMORY = 1024
 Tables = Mapping[tuple[str, str], "LineTable"]
 """Line tables of kernels by cubin digest and kernel name, as several kernels may share a name."""
 
-Located = tuple["LevelResult", "Artifact", "Variant | None"]
-"""A result, and the artifact and variant it was found in."""
 
-
-class Locator:
-    """Finds the source lines of variants, once for each.
+def with_source_lines(
+    results: Sequence[tuple[LevelResult, Subject]], store: Store, limits: Options
+) -> Iterator[tuple[LevelResult, bool]]:
+    """Yield results with the lines of their findings, and True if no line is missing.
 
     Args:
+        results: results, and the variants they were found in.
         store: the build's store.
-        timeout_s: time limit per variant.
-        jobs: number of concurrent compilations; None for as many as fit the machine.
+        limits: the number of compiling processes and their time limit.
     """
+    wanted = {
+        _key(subject): subject
+        for result, subject in results
+        if subject.variant is not None and any(map(_names_ptx, result.findings))
+    }
+    found = dict(zip(wanted, _find([*wanted.values()], store, limits), strict=True))
+    for result, subject in results:
+        tables, why_none = found.get(_key(subject), ({}, ""))
+        findings = merged([each for f in result.findings for each in _shown(f, tables)])
+        is_complete, notes = True, result.notes
+        if subject.variant is not None and any(map(_names_ptx, findings)) and not tables:
+            is_complete, notes = False, (*notes, f"no source lines: {why_none}")
+        status = status_of(findings) if result.status == "found" else result.status
+        yield replace(result, status=status, findings=findings, notes=notes), is_complete
 
-    def __init__(self, store: Store, timeout_s: float | None, jobs: int | None) -> None:
-        self._store, self._timeout_s, self._jobs = store, timeout_s, jobs
-        self._tables: dict[str, Tables] = {}
-        self._why_none: dict[str, str] = {}
 
-    def located(self, results: Sequence[Located]) -> list[LevelResult]:
-        """Return results with the lines of their findings, or a note on why there are none."""
-        wanted = {
-            _key(variant): (variant, artifact)
-            for result, artifact, variant in results
-            if variant is not None and any(map(_names_ptx, result.findings))
-        }
-        self._find([pair for key, pair in wanted.items() if key not in self._tables])
-        found = []
-        for result, _, variant in results:
-            tables = self._tables.get(_key(variant), {}) if variant is not None else {}
-            findings = merged([each for f in result.findings for each in _shown(f, tables)])
-            notes = result.notes
-            if variant is not None and any(map(_names_ptx, findings)) and not tables:
-                notes = (*notes, f"no source lines: {self._why_none[_key(variant)]}")
-            status = status_of(findings) if result.status == "found" else result.status
-            found.append(replace(result, status=status, findings=findings, notes=notes))
-        return found
+def _find(wanted: Sequence[Subject], store: Store, limits: Options) -> Iterator[tuple[Tables, str]]:
+    """Yield the tables of each variant, and why there are none."""
+    if not wanted:
+        return
+    from pallasc.compiler.toolchain.setup import prepare
+    from pallasc.compiler.workers.pool import find_capacity, find_lines
 
-    def has_lines(self, variant: Variant) -> bool:
-        """Return True if lines of a variant were found."""
-        return bool(self._tables.get(_key(variant)))
-
-    def _find(self, wanted: Sequence[tuple[Variant, Artifact]]) -> None:
-        if not wanted:
-            return
-        from pallasc.compiler.toolchain.setup import prepare
-        from pallasc.compiler.workers.pool import find_capacity, find_lines
-
-        kernels = [(variant, _ptx(artifact)) for variant, artifact in wanted]
-        found: Sequence[Mapping[str, LineTable] | PallascError]
-        jobs = self._jobs or find_capacity().jobs(len(wanted))
-        try:
-            with prepare() as setup:
-                found = find_lines(
-                    kernels, setup, self._store, jobs=jobs, timeout_s=self._timeout_s
-                )
-        except PallascError as error:  # no compiler: findings have no source lines
-            found = [error] * len(wanted)
-        for (variant, artifact), tables in zip(wanted, found, strict=True):
-            key = _key(variant)
-            if isinstance(tables, PallascError):
-                self._why_none[key] = tables.message.strip().partition("\n")[0].rstrip(".")
-                self._tables[key] = {}
-            else:
-                self._why_none[key] = "compiling once more gave different code"
-                self._tables[key] = _by_kernel(artifact, tables)
+    texts = [(each.variant, _ptx(each.artifact)) for each in wanted if each.variant is not None]
+    jobs = limits.jobs or find_capacity().jobs(len(wanted))
+    found: Sequence[Mapping[str, LineTable] | PallascError]
+    try:
+        with prepare() as setup:
+            found = find_lines(texts, setup, store, jobs=jobs, timeout_s=limits.timeout_s)
+    except PallascError as error:  # no compiler: findings have no source lines
+        found = [error] * len(wanted)
+    for subject, tables in zip(wanted, found, strict=True):
+        if isinstance(tables, PallascError):
+            yield {}, tables.message.strip().partition("\n")[0].rstrip(".")
+        else:
+            why = "compiling once more gave different code"
+            kernels = [k for k in subject.artifact.kernels if k.ptx in tables]
+            yield {(k.cubin, k.name): tables[k.ptx] for k in kernels if k.ptx}, why
 
 
 def _names_ptx(finding: Finding) -> bool:
@@ -123,21 +107,13 @@ def _names_ptx(finding: Finding) -> bool:
     return bool(finding.ptx_line or of_places or finding.rule == NOT_EXECUTED.name)
 
 
-def _key(variant: Variant) -> str:
-    return f"{variant.id} {variant.base_dir}"
+def _key(subject: Subject) -> tuple[str, str] | None:
+    variant = subject.variant
+    return None if variant is None else (variant.id, variant.base_dir)
 
 
 def _ptx(artifact: Artifact) -> dict[str, str]:
     return {k.ptx: artifact.blob(k.ptx).decode() for k in artifact.kernels if k.ptx}
-
-
-def _by_kernel(artifact: Artifact, tables: Mapping[str, LineTable]) -> Tables:
-    """Rekey tables from PTX digest to kernel."""
-    return {
-        (k.cubin, k.name): tables[k.ptx]
-        for k in artifact.kernels
-        if k.ptx is not None and k.ptx in tables
-    }
 
 
 def with_lines(finding: Finding, tables: Tables) -> Finding:

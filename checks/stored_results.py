@@ -4,10 +4,9 @@ The results of one artifact, for one choice of options, are a manifest in the st
 fields:
 
 * `check`: JSON text that maps the name of a level to `own`, the digest of the pallasc sources that
-  make up the level, and `result`, the `LevelResult` with file paths relative to the spec's folder;
-  if user's lines were found for its findings in PTX, also `located`: `own`, the digest of the
-  sources that find lines, `result` with these lines, and `files`, the digest of each file that
-  contains them
+  make up the level; `result`, the `LevelResult` with file paths relative to the spec's folder; and
+  `files`, the digest of each file that contains a line of a finding. Editing a comment does not
+  change the code, but may move these lines; the variant is then checked again.
 * `action`: the action key of the checked artifact, so that the results are removed with it
 * `files`, `packages`, `opened`, `absent`, `hidden`, `missed`, `read`: everything the user's code
   read during the check, as in the manifest of a compilation
@@ -35,7 +34,7 @@ from pallasc.checks.findings import (
     result_from_json,
     to_json,
 )
-from pallasc.checks.levels import LEVELS, Level, Options
+from pallasc.checks.levels import Options
 from pallasc.compiler.inputs.lookup import Request, Requests
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.sources import CurrentSources
@@ -46,10 +45,11 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.compiler.builds.report import VariantResult
     from pallasc.compiler.toolchain.modules import Place
     from pallasc.compiler.toolchain.setup import Context
 
-SCHEMA = 2
+SCHEMA = 3
 _CHECKING = ("analysis", "checks", "compiler", "emulator", "specs")
 """Folders of the code that determines results."""
 
@@ -70,13 +70,6 @@ class Checkable(NamedTuple):
     request: Request | None
 
 
-class Stored(NamedTuple):
-    """A result that is still valid; `is_located` is True if its findings have source lines."""
-
-    result: LevelResult
-    is_located: bool
-
-
 class StoredResults:
     """Results of checks in a store.
 
@@ -94,35 +87,25 @@ class StoredResults:
         self._fitting: dict[Place | None, str] = {}
         """Set of sources of the last results found, by place: it is tried first for the next."""
 
-    def subject(
-        self,
-        options: Options,
-        *,
-        action: str,
-        artifact: str,
-        variant: Variant | None,
-        request: Request | None = None,
-    ) -> Checkable:
+    def subject(self, options: Options, built: VariantResult, variant: Variant | None) -> Checkable:
         """Return the subject that results are stored for.
 
         Args:
             options: the check's options.
-            action: the action key of the artifact, "" if unknown.
-            artifact: the digest of the artifact.
+            built: the compiled variant, which has an artifact.
             variant: the variant it was compiled from, None without source.
-            request: the request of that variant, if already known.
 
         Raises:
             ToolError: a file of inputs, or a data file of the spec, cannot be read.
         """
-        digest = self._context.digests.digest
+        digest, action, request = self._context.digests.digest, built.action_key or "", None
         files = {name: digest(str(file)) for name, file in options.inputs.items()}
-        if request is None and variant is not None:
-            request = self._requests.of(variant)
+        if variant is not None:
+            request = built.request or self._requests.of(variant)
         fields = {
             "check": str(SCHEMA),
             "action": action,
-            "artifact": artifact,
+            "artifact": built.artifact.digest if built.artifact is not None else "",
             "seed": str(options.seed),
             "schedules": str(options.schedules),
             "inputs": canonical_text(files) if files else "",
@@ -131,7 +114,7 @@ class StoredResults:
         }
         return Checkable(labelled_key(fields), action, variant, request)
 
-    def find(self, subject: Checkable, levels: Sequence[Level]) -> dict[str, Stored]:
+    def find(self, subject: Checkable, levels: Sequence[str]) -> dict[str, LevelResult]:
         """Return the results that are still valid, by level."""
         place = None if subject.request is None else subject.request.place
         if (read := self._fitting.get(place)) is not None:
@@ -148,45 +131,31 @@ class StoredResults:
         return self._results(manifest, subject, levels)
 
     def _results(
-        self, manifest: Manifest, subject: Checkable, levels: Sequence[Level]
-    ) -> dict[str, Stored]:
-        fresh = not self._has_changed(manifest, subject)
-        rows = _rows(manifest)
-        results = {}
+        self, manifest: Manifest, subject: Checkable, levels: Sequence[str]
+    ) -> dict[str, LevelResult]:
+        if self._has_changed(manifest, subject):
+            return {}
+        rows, results = _rows(manifest), {}
         for level in levels:
-            row = rows.get(level.name)
-            if row is None or not (fresh or not level.calls_user):
-                continue
-            if row.get("own") == self._own_digest():
-                located = self._located(row, subject.variant)
-                result = located or _result(row.get("result"), subject.variant)
+            row = rows.get(level)
+            if row is not None and self._is_current(row, subject.variant):
+                result = _result(row.get("result"), subject.variant)
                 if result is not None:
-                    results[level.name] = Stored(result, located is not None)
+                    results[level] = result
         return results
 
-    def _located(self, row: Mapping[str, Any], variant: Variant | None) -> LevelResult | None:
-        """Return a stored result with lines, None if there is none or the lines may have changed.
-
-        Editing a comment in a file does not change the code, but it may move lines.
-        """
-        located = row.get("located")
-        if variant is None or not isinstance(located, dict):
-            return None
-        files = located.get("files")
-        if located.get("own") != self._own_digest() or not isinstance(files, dict):
-            return None
+    def _is_current(self, row: Mapping[str, Any], variant: Variant | None) -> bool:
+        """Return True if neither the level nor a file with a line of a finding has changed."""
+        files = row.get("files")
+        if row.get("own") != self._own_digest() or not isinstance(files, dict):
+            return False
+        folder, digest = variant.base_dir if variant else "", self._context.digests.digest
         try:
-            same = all(
-                self._context.digests.digest(os.path.join(variant.base_dir, file)) == known
-                for file, known in files.items()
-            )
+            return all(digest(os.path.join(folder, file)) == was for file, was in files.items())
         except PallascError:  # a file was removed
-            return None
-        return _result(located.get("result"), variant) if same else None
+            return False
 
-    def put(
-        self, subject: Checkable, level: Level, result: LevelResult, sources: Mapping[str, Any]
-    ) -> None:
+    def put(self, subject: Checkable, result: LevelResult, sources: Mapping[str, Any]) -> None:
         """Store a result with those results of other levels that are still valid.
 
         If one level reads more than another, all results are invalid as soon as anything changes
@@ -194,59 +163,27 @@ class StoredResults:
 
         Args:
             subject: the checked subject.
-            level: the level.
             result: the result.
-            sources: what the user's code read, from the worker; empty for a level without source.
+            sources: what the user's code read, from the worker; empty without source.
 
         Raises:
             CorruptError: a worker sent sources that are not part of a manifest.
+            PallascError: a file with a line of a finding cannot be read, or the store cannot be
+                written.
         """
-        before = self._manifest(subject) or Manifest()
-        read = manifest_from_json(subject.key, sources) if sources else before
-        rows = _rows(before)
-        if rows.keys() & _with_source() and read.read != before.read:
-            both = None if self._has_changed(before, subject) else joined(before, read)
-            if both is None:
-                rows = {name: row for name, row in rows.items() if name not in _with_source()}
-            else:
-                read = both
-        stored = result if subject.variant is None else moved_from(result, subject.variant.base_dir)
-        rows[level.name] = {"own": self._own_digest(), "result": to_json(stored)}
+        before, rows = self._manifest(subject), {}
+        read = manifest_from_json(subject.key, sources) if sources else Manifest()
+        if before is not None and not self._has_changed(before, subject):
+            both = before if before.read == read.read else joined(before, read)
+            if both is not None:
+                rows, read = _rows(before), both
+        files = {}
+        if subject.variant is not None:
+            folder, digest = subject.variant.base_dir, self._context.digests.digest
+            files = {os.path.relpath(f, folder): digest(f) for f in sorted(files_of(result))}
+            result = moved_from(result, folder)
+        rows[result.level] = {"own": self._own_digest(), "files": files, "result": to_json(result)}
         manifest = replace(read, action=subject.action, check=canonical_text(rows), signed=())
-        self._store.put_set(subject.key, manifest)
-
-    def put_located(
-        self, subject: Checkable, level: Level, result: LevelResult, located: LevelResult
-    ) -> None:
-        """Store the lines found for a result, if that result is the stored one.
-
-        Args:
-            subject: the checked subject.
-            level: the level.
-            result: the result without lines.
-            located: the result with the lines of the user's source.
-
-        Raises:
-            PallascError: a file with such a line cannot be read, or the store cannot be written.
-        """
-        before = self._manifest(subject)
-        rows = {} if before is None else _rows(before)
-        if before is None or subject.variant is None or level.name not in rows:
-            return
-        folder = subject.variant.base_dir
-        stored = canonical_text(rows[level.name].get("result"))
-        if stored != canonical_text(to_json(moved_from(result, folder))):
-            return
-        files = {
-            os.path.relpath(file, folder): self._context.digests.digest(file)
-            for file in sorted(files_of(located))
-        }
-        rows[level.name]["located"] = {
-            "own": self._own_digest(),
-            "files": files,
-            "result": to_json(moved_from(located, folder)),
-        }
-        manifest = replace(before, check=canonical_text(rows), signed=())
         self._store.put_set(subject.key, manifest)
 
     def _manifest(self, subject: Checkable) -> Manifest | None:
@@ -284,10 +221,6 @@ class StoredResults:
             current = CurrentSources(place, self._context.digests, self._context.unchecked)
             self._changed[known] = current.first_change(manifest) is not None
         return self._changed[known]
-
-
-def _with_source() -> set[str]:
-    return {level.name for level in LEVELS.values() if level.calls_user}
 
 
 def _rows(manifest: Manifest) -> dict[str, dict[str, Any]]:

@@ -32,7 +32,6 @@ class Waiting:
 
     Attributes:
         thread: the interpreter's name for it, as text.
-        barrier: the barrier, as text.
         phase: the phase that it waits for, counted from 0.
         arrivals: the number of arrivals in this phase so far.
         expected: the number of arrivals that complete the phase.
@@ -40,7 +39,6 @@ class Waiting:
     """
 
     thread: str
-    barrier: str
     phase: int
     arrivals: int
     expected: int
@@ -49,7 +47,7 @@ class Waiting:
     def sentence(self) -> str:
         """Describe the wait in a clause."""
         return (
-            f"{self.thread} waits for phase {self.phase} of {self.barrier}, which has "
+            f"{self.thread} waits for phase {self.phase} of a barrier, which has "
             f"{self.arrivals} of {self.expected} arrivals"
         )
 
@@ -155,7 +153,6 @@ def _waiting(frame: FrameType, barrier: Any) -> Waiting:
     phase, arrivals = _state(barrier)
     return Waiting(
         _thread_name(frame),
-        _barrier_name(barrier),
         phase,
         arrivals,
         int(barrier.num_arrivals),
@@ -189,36 +186,6 @@ def _block(where: Any) -> str:
     if not inside:
         return f"block ({grid})" if grid else "the only block"
     return f"block ({inside}) of cluster ({grid})" if grid else f"block ({inside}) of the cluster"
-
-
-def _barrier_name(barrier: Any) -> str:
-    """Name a barrier by its number among the barriers of its block."""
-    memory = getattr(barrier, "shared_memory", None)
-    numbers = sorted(
-        (getattr(key, "buffer_id", 0), held) for key, held in _barriers_of(memory, barrier)
-    )
-    for number, (_, held) in enumerate(numbers):
-        if held:
-            return f"barrier {number}"
-    return "a barrier"
-
-
-def _barriers_of(memory: Any, barrier: Any) -> Iterator[tuple[Any, bool]]:
-    """Yield the keys of the barriers of a block; the bool is True for the given barrier."""
-    table = dict(getattr(memory, "mem", None) or {})
-    own = next((key for key, held in table.items() if _holds(held, barrier)), None)
-    for key, held in table.items():
-        if hasattr(held, "num_arrivals") and own is not None and _same_block(key, own):
-            yield key, _holds(held, barrier)
-
-
-def _holds(held: Any, barrier: Any) -> bool:
-    return held is barrier or any(one is barrier for one in getattr(held, "barriers", ()))
-
-
-def _same_block(key: Any, own: Any) -> bool:
-    names = ("device_id", "block_id")
-    return all(getattr(key, name, None) == getattr(own, name, None) for name in names)
 
 
 def _user_line(frame: FrameType) -> Location | None:

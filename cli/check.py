@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -100,9 +100,9 @@ def command(
     """
     from msgspec.structs import replace
 
-    from pallasc.checks.check import check_variants
+    from pallasc.checks.check import check_built, check_compiled, demands
     from pallasc.checks.levels import Options, chosen_levels
-    from pallasc.checks.run import check_built, check_compiled, demands
+    from pallasc.checks.report import Settings
     from pallasc.cli.output.check_text import events, print_report
     from pallasc.cli.output.outcome import check_run
     from pallasc.compiler.builds.build import build
@@ -125,18 +125,22 @@ def command(
             raise click.UsageError("--shard works with specs, not with bundles or action keys.")
         store, how, compiled, share = work.store, work.how, work.compiled(), None
         with work.progress() as progress:
-            settings: dict[str, Any] = {"store": store, "options": checking, "limits": how}
-            settings["events"] = events(progress, silent=outputs.prints_report)
+            settings = Settings(
+                levels=levels,
+                store=store,
+                options=checking,
+                limits=how,
+                events=events(progress, silent=outputs.prints_report),
+            )
             if compiled is None:
                 variants, share = work.select_share(progress, shard, keep_going=True)
-                check_variants(checking.inputs, (each.for_check() for each in variants))
                 building, needed = demands(variants)
                 built = build(building, store=store, options=how, on_event=progress)
                 progress.end()
                 built = replace(built, errors=tuple(work.errors))
-                report = check_built(built, needed, levels, **settings)
+                report = check_built(built, needed, settings)
             else:
-                report = check_compiled(compiled.results, levels, **settings)
+                report = check_compiled(compiled.results, settings)
         run = check_run(report, report.unchecked, share)
         outputs.write(run)
         only_totals = outputs.prints_report

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +29,6 @@ from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.analysis.compare import (
-        CodeDifference,
         Comparison,
         Difference,
         KernelDifference,
@@ -85,7 +84,7 @@ def command(
     above it:
       resources  registers, spills, stack, shared memory, occupancy, and size; shows if the launch
                  plans or the bytes of the machine code differ
-      mix        instructions by class, for kernels and their loops
+      mix        instructions of kernels by class
       sass       machine code without scheduling, with registers and labels renamed by first use,
                  so that only different or reordered instructions count as differences
       lines      instructions by source line; specs are compiled again to find the lines; sides that
@@ -298,8 +297,9 @@ def _lines(difference: Difference) -> Iterator[str]:
 def _kernel_lines(kernel: KernelDifference) -> Iterator[str]:
     """Yield the lines of a kernel's difference."""
     yield f"{one_line(kernel.name)}: {_code_words(kernel)}"
-    if kernel.code is not None:
-        yield from (f"  {line}" for line in _mix_lines(kernel.code))
+    if kernel.code is not None and kernel.code.mix:
+        rows = (f"{name} {before:,} → {after:,}" for name, before, after in kernel.code.mix)
+        yield f"  {', '.join(rows)}"
     if kernel.no_lines:
         yield f"  {kernel.no_lines}"
     for place, before, after in kernel.lines:
@@ -324,25 +324,6 @@ def _code_words(kernel: KernelDifference) -> str:
     if code.verdict == "reordered":
         return f"{number}, in a different order or with different registers"
     return f"{number}; {code.removed:,} removed, {code.added:,} added"
-
-
-def _mix_lines(code: CodeDifference) -> Iterator[str]:
-    if code.mix:
-        yield _mix(code.mix)
-    for loop in code.loops:
-        names = dict.fromkeys((*loop.before, *loop.after))
-        rows = [(name, loop.before.get(name, 0), loop.after.get(name, 0)) for name in names]
-        what = f"loop {loop.number + 1} (depth {loop.depth})"
-        if not loop.before or not loop.after:
-            total = sum((loop.after or loop.before).values())
-            state = "new" if loop.after else "gone"
-            yield f"{what}: {state}, {count(total, 'instruction')}"
-        else:
-            yield f"{what}: {_mix(row for row in rows if row[1] != row[2])}"
-
-
-def _mix(rows: Iterable[tuple[str, int, int]]) -> str:
-    return ", ".join(f"{name} {before:,} → {after:,}" for name, before, after in rows)
 
 
 def summary_line(comparison: Comparison) -> str:

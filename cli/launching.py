@@ -152,9 +152,9 @@ def of_devices(binding: Binding, count: int) -> Binding:
     """Return the binding of all devices' arrays, with the device as leading dimension."""
     if count <= 1:
         return binding  # avoids importing numpy
-    from pallasc.emulator import arrays
+    from pallasc.emulator import program
 
-    return arrays.of_devices(binding, count)
+    return program.of_devices(binding, count)
 
 
 def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
@@ -167,7 +167,7 @@ def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     ]
     if len(drawn) == 1:
         return drawn[0]
-    from pallasc.emulator.arrays import join_bytes
+    from pallasc.emulator.program import join_bytes
 
     return join_bytes(drawn, binding)
 
@@ -207,7 +207,7 @@ def collect_emulated(request: Request, *, every: bool) -> tuple[list[Chosen], Ex
         click.exceptions.Exit: a build failed.
         PallascError: compiling failed, or a requirement is missing.
     """
-    from pallasc.checks.emulate import check_installed, emulate, fault_error, subjects_of
+    from pallasc.checks.run import check_installed, emulate, fault_error, subjects_of
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
 
@@ -218,9 +218,8 @@ def collect_emulated(request: Request, *, every: bool) -> tuple[list[Chosen], Ex
         if len(points) > 1 and not every:
             raise several(points, "emulated")
     pairs = request.compiled(variants)
-    # The artifacts of bundles are not in a store.
-    store, how = None if request.bundled else request.work.store, request.work.how
-    subjects = subjects_of(pairs, store=store, limits=how)
+    store, how = request.work.store, request.work.how
+    subjects = subjects_of(pairs, store=store, is_bundled=bool(request.bundled), limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
 
     def execute(chosen: Chosen, inputs: list[Value]) -> list[Value]:

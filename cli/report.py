@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +14,7 @@ from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import count, echo
 
 if TYPE_CHECKING:
-    from pallasc.checks.run import Report as CheckReport
+    from pallasc.checks.report import Report as CheckReport
     from pallasc.cli.arguments.variants import Work
     from pallasc.compiler.builds.report import Report
 
@@ -99,16 +99,22 @@ def _stored_checks(report: Report, compiled: Report | None, work: Work) -> Check
     """
     from msgspec.structs import replace
 
+    from pallasc.checks.check import check_built, check_compiled, demands
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.levels import Options as CheckOptions
-    from pallasc.checks.run import check_built, check_compiled, demands
+    from pallasc.checks.report import Settings
     from pallasc.compiler.builds.build import build
 
-    levels, own = tuple(LEVELS.values()), {"store": work.store, "limits": work.how}
-    settings: dict[str, Any] = {**own, "options": CheckOptions(), "only_stored": True}
+    settings = Settings(
+        levels=tuple(LEVELS),
+        store=work.store,
+        options=CheckOptions(),
+        limits=work.how,
+        only_stored=True,
+    )
     if compiled is not None:
-        return check_compiled(compiled.results, levels, **settings)
+        return check_compiled(compiled.results, settings)
     building, needed = demands([result.variant for result in report.results])
     only_stored = replace(work.how, compile=False, remote=None)
     looked_up = build(building, store=work.store, options=only_stored)
-    return check_built(looked_up, needed, levels, **settings)
+    return check_built(looked_up, needed, settings)

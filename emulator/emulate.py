@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from pallasc.emulator.arrays import joined, passed_array, split
+import numpy as np
+import numpy.typing as npt
+
 from pallasc.emulator.machine.machine import Machine
-from pallasc.emulator.program import PlanRun
+from pallasc.emulator.program import PlanRun, joined, numpy_dtype, of_devices, split
 from pallasc.errors import ArgumentError, UnsupportedError
+from pallasc.specs.arrays import DTYPES, array_text
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Arguments, unflatten
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spelling import an
@@ -133,7 +136,65 @@ def _arrays(
     plan = artifact.plan
     leaves, rest = Arguments(name, plan, params, others=()).bind(arrays, named)
     pairs = zip(leaves, plan.inputs, strict=True)
-    return [passed_array(leaf, b, name, plan.device_count) for leaf, b in pairs], rest
+    return [_passed(leaf, b, name, plan.device_count) for leaf, b in pairs], rest
+
+
+_NO_ARRAY = "Pass a NumPy array, or an object that numpy.asarray can convert to one."
+
+
+def _passed(value: Any, binding: Binding, kernel: str, devices: int) -> npt.NDArray[Any]:
+    """Convert an argument to the NumPy array that a kernel takes.
+
+    Args:
+        value: the argument.
+        binding: the array that it is passed for.
+        kernel: the kernel's name in messages.
+        devices: number of devices that run the kernel together; with several, the first dimension
+            of the array is the device.
+
+    Raises:
+        ArgumentError: it cannot be read as an array, or has another dtype or shape.
+    """
+    what = f"{kernel}: {binding.path or 'the argument'}"
+    array = _read(value, what)
+    needed = of_devices(binding, devices)
+    taken = array_text(needed.dtype, needed.shape)
+    kind = numpy_dtype(needed.dtype)
+    if array.dtype != kind:
+        own = "ml_dtypes" if kind.isbuiltin == 2 else "numpy"
+        raise ArgumentError(
+            f"{what} has dtype {_short(array.dtype)}, and the kernel takes {taken}.",
+            hint=f"Convert it: numpy.asarray({binding.path or 'x'}, {own}.{kind.name}).",
+        )
+    if array.shape != needed.shape:
+        of_all = f"The first dimension is the {devices} devices that run the kernel together."
+        raise ArgumentError(
+            f"{what} has shape {list(array.shape)}, and the kernel takes {taken}.",
+            hint=of_all if devices > 1 else "Compile the function for this shape.",
+        )
+    return array
+
+
+def _read(value: Any, what: str) -> npt.NDArray[Any]:
+    kind = type(value)
+    if value is None or isinstance(value, str | bytes):
+        article = "None" if value is None else an(kind.__name__)
+        raise ArgumentError(f"{what} must be an array, not {article}.", hint=_NO_ARRAY)
+    try:
+        array: npt.NDArray[Any] = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ArgumentError(
+            f"{what} is {an(kind.__name__)} that NumPy cannot read: {reason}.", hint=_NO_ARRAY
+        ) from error
+    if array.dtype.hasobject:
+        raise ArgumentError(f"{what} must be an array, not {an(kind.__name__)}.", hint=_NO_ARRAY)
+    return array
+
+
+def _short(dtype: np.dtype[Any]) -> str:
+    """Return the short name of a NumPy dtype, or its own name if there is none."""
+    return next((name for name in DTYPES if numpy_dtype(name) == dtype), str(dtype))
 
 
 def _listed(variants: Sequence[Variant]) -> str:
@@ -150,17 +211,11 @@ def _variants(kernel: Any) -> Sequence[Variant]:
     variants = getattr(kernel, "variants", None)
     if isinstance(variants, tuple) and all(hasattr(each, "params") for each in variants):
         return variants
-    if isinstance(kernel, str | os.PathLike):
-        what, hint = f"the text {str(kernel)!r}", "Open the file: pallasc.open_bundle(path)[name]."
-    elif isinstance(kernel, Mapping):
-        what, hint = an(type(kernel).__name__), "Choose one of its kernels: kernels[name]."
-    elif callable(kernel):
-        what = f"the function {getattr(kernel, '__name__', type(kernel).__name__)}"
-        hint = "Compile it first: pallasc.emulate(pallasc.compile(function, …), …)."
-    else:
-        what = an(type(kernel).__name__) if kernel is not None else "None"
-        hint = "Pass what pallasc.compile returns, or a kernel of pallasc.open_bundle."
-    raise ArgumentError(f"emulate takes an artifact or a kernel, not {what}.", hint=hint)
+    what = an(type(kernel).__name__) if kernel is not None else "None"
+    raise ArgumentError(
+        f"emulate takes an artifact or a kernel, not {what}.",
+        hint="Pass what pallasc.compile returns, or a kernel: pallasc.open_bundle(path)[name].",
+    )
 
 
 def _missing_ptx(artifact: Artifact) -> Mapping[str, str]:

@@ -1,6 +1,8 @@
 """Runs a launch plan: buffers, fills, copies and launches, on as many devices as it requires.
 
-A kernel that is ready to run has one function for each instruction.
+A kernel that is ready to run has one function for each instruction. Arrays are converted to bytes
+of device memory and back, in the layout that the plan specifies; elements of fewer than eight bits
+are packed, the first in the low bits.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
-from pallasc.emulator.arrays import from_bytes, to_bytes
 from pallasc.emulator.instructions.builder import CLOCKS, Builder, broadcast, storage
 from pallasc.emulator.instructions.registry import build
 from pallasc.emulator.machine.block import Block
@@ -36,11 +39,13 @@ from pallasc.emulator.ptx.syntax import (
     register_numbers,
 )
 from pallasc.errors import ArgumentError, UnsupportedError
+from pallasc.specs.arrays import DTYPES
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
     MULTICAST,
     PEER_HEAD_WORDS,
+    Binding,
     Bytes,
     Launch,
     LaunchPlan,
@@ -337,6 +342,88 @@ def _sizes(base: str, block: Block) -> tuple[int, int, int]:
     return x, y, z
 
 
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """Return NumPy's dtype for a dtype of a plan; small dtypes come from ml_dtypes."""
+    known = DTYPES[name].jax_name.rstrip("_")
+    return np.dtype(getattr(ml_dtypes, known) if hasattr(ml_dtypes, known) else known)
+
+
+def to_bytes(array: npt.ArrayLike, binding: Binding) -> npt.NDArray[np.uint8]:
+    """Convert an array to the bytes passed to a kernel.
+
+    Raises:
+        ArgumentError: its dtype or shape differs from the binding's.
+    """
+    values = np.asarray(array)
+    dtype = numpy_dtype(binding.dtype)
+    if values.dtype != dtype or values.shape != binding.shape:
+        raise ArgumentError(
+            f"{binding.path}: got {values.dtype}{list(values.shape)}, "
+            f"needs {dtype}{list(binding.shape)}"
+        )
+    if binding.layout is not None:
+        values = values.transpose(binding.layout[::-1])
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    bits = DTYPES[binding.dtype].bits
+    return flat if bits >= 8 else _packed(flat, bits)
+
+
+def from_bytes(data: npt.NDArray[np.uint8], binding: Binding) -> npt.NDArray[np.generic]:
+    """Return the array stored in these bytes, as a copy."""
+    dtype = numpy_dtype(binding.dtype)
+    count = math.prod(binding.shape)
+    bits = DTYPES[binding.dtype].bits
+    if bits >= 8:
+        values = data[: count * dtype.itemsize].copy().view(dtype)
+    else:
+        values = _unpacked(data, bits, count).view(dtype)
+    if binding.layout is None:
+        return values.reshape(binding.shape)
+    stored = tuple(binding.shape[d] for d in binding.layout[::-1])
+    back = np.argsort(binding.layout[::-1])
+    return np.ascontiguousarray(values.reshape(stored).transpose(back))
+
+
+def of_devices(binding: Binding, count: int) -> Binding:
+    """Return a binding for the joined arrays of all devices, with the device as first dimension."""
+    if count <= 1:
+        return binding
+    layout = None if binding.layout is None else (*(d + 1 for d in binding.layout), 0)
+    return structs.replace(binding, shape=(count, *binding.shape), layout=layout)
+
+
+def split(array: npt.NDArray[np.generic], count: int) -> list[npt.NDArray[np.generic]]:
+    """Split an array that holds the arrays of all devices."""
+    return list(array) if count > 1 else [array]
+
+
+def joined(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
+    """Join the arrays of all devices; the array of a single device is returned unchanged."""
+    return np.stack(arrays) if len(arrays) > 1 else arrays[0]
+
+
+def join_bytes(parts: Sequence[bytes], binding: Binding) -> bytes:
+    """Join the bytes of each device's array into the bytes of one array; see `of_devices`."""
+    arrays = [from_bytes(np.frombuffer(part, np.uint8), binding) for part in parts]
+    return to_bytes(joined(arrays), of_devices(binding, len(parts))).tobytes()
+
+
+def _packed(flat: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    if 8 % bits:
+        raise ArgumentError(f"elements of {bits} bits cannot be packed")
+    per_byte = 8 // bits
+    padded = np.zeros(-(-flat.size // per_byte) * per_byte, np.uint8)
+    padded[: flat.size] = flat & ((1 << bits) - 1)
+    parts = padded.reshape(-1, per_byte) << (bits * np.arange(per_byte, dtype=np.uint8))
+    packed: npt.NDArray[np.uint8] = np.bitwise_or.reduce(parts, axis=1).astype(np.uint8)
+    return packed
+
+
+def _unpacked(data: npt.NDArray[np.uint8], bits: int, count: int) -> npt.NDArray[np.uint8]:
+    shifts = bits * np.arange(8 // bits, dtype=np.uint8)
+    return ((data[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count].astype(np.uint8)
+
+
 Array = npt.NDArray[np.generic]
 _POISON = 0xFF  # NaN in every floating-point format
 
@@ -422,7 +509,7 @@ class PlanRun:
             label = labels.get(number, f"the {buffer.role} buffer {number}")
             memory = self.machine.memory
             region = memory.allocate(buffer.size, buffer.alignment, label, self.poison)
-            region.device, region.is_scratch = device, number not in labels
+            region.device = device
             if buffer.digest is not None:
                 region.adopt(np.frombuffer(self.artifact.blob(buffer.digest), np.uint8))
             regions.append(region)

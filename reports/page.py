@@ -44,7 +44,7 @@ from pallasc.version import installed_version
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.run import Report as CheckReport
+    from pallasc.checks.report import Report as CheckReport
     from pallasc.compiler.builds.report import Report
 
 SCHEMA = 1

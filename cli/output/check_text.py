@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from pallasc.checks.check import Candidate, Events
 from pallasc.checks.findings import Status
 from pallasc.checks.levels import LEVELS
+from pallasc.checks.report import Events, VariantCheck
 from pallasc.cli.output.build_text import warning_lines
 from pallasc.cli.output.outcome import INTERRUPTED, UNBUILT, built, checked, unbuilt
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
@@ -17,8 +17,7 @@ from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
-    from pallasc.checks.levels import Level
-    from pallasc.checks.run import Report
+    from pallasc.checks.report import Report
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.errors import Location, PallascError
     from pallasc.specs.spec import Variant
@@ -122,7 +121,7 @@ def error_lines(report: Report) -> Iterator[str]:
             yield f"  … {count(len(lines) - _MOST_ERROR_LINES, 'more line')} (--json has all)"
 
 
-def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
+def rule_lines(report: Report, levels: tuple[str, ...]) -> Iterator[str]:
     """Yield the meaning of each rule that has findings, and how to fix them."""
     from pallasc.checks.levels import rules_of
 
@@ -134,7 +133,7 @@ def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
 
 
 def print_report(
-    run: Run, report: Report, levels: tuple[Level, ...], *, only_totals: bool, quiet: bool
+    run: Run, report: Report, levels: tuple[str, ...], *, only_totals: bool, quiet: bool
 ) -> None:
     """Print the end of a check's output: unfinished variants, rules, errors, and totals.
 
@@ -217,12 +216,10 @@ def events(progress: Progress, *, silent: bool) -> Events:
             echo("\n".join(held))
             held.clear()
 
-    def on_result(candidate: Candidate, result: LevelResult, from_store: bool) -> None:
+    def on_result(check: VariantCheck, result: LevelResult, from_store: bool) -> None:
         if silent or (progress.quiet and not result.fails):
             return
-        variant = candidate.variant
-        place = variant.location if variant is not None else candidate.origin
-        outcome = checked(candidate.id, place, result, from_store=from_store)
+        outcome = checked(check.id, check.place, result, from_store=from_store)
         held.extend(outcome_lines(outcome))
         # New results are printed immediately, stored ones in batches: there may be thousands.
         if not from_store or len(held) >= _HELD_LINES:

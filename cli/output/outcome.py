@@ -15,8 +15,8 @@ from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
-    from pallasc.checks.run import Report as CheckReport
-    from pallasc.checks.run import VariantCheck
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.report import VariantCheck
     from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.errors import Location, PallascError

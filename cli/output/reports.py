@@ -27,9 +27,8 @@ from pallasc.cli.output.text import (
 from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
-    from pallasc.checks.levels import Level
-    from pallasc.checks.run import Report as CheckReport
-    from pallasc.checks.run import VariantCheck
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.report import VariantCheck
     from pallasc.cli.output.outcome import Outcome, Run
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
@@ -47,7 +46,7 @@ class Outputs(NamedTuple):
     junit: Path | None = None
     annotations: str | None = None
     sarif: Path | None = None
-    levels: tuple[Level, ...] | None = None
+    levels: tuple[str, ...] | None = None
 
     @property
     def is_requested(self) -> bool:
@@ -78,10 +77,9 @@ class Outputs(NamedTuple):
 
                 self.write(build_run(Report((), 0.0), error))
             else:
-                from pallasc.checks.run import Report as CheckReport
+                from pallasc.checks.report import Report as CheckReport
 
-                names = tuple(level.name for level in self.levels)
-                self.write(check_run(CheckReport((), 0.0, names), error))
+                self.write(check_run(CheckReport((), 0.0, self.levels), error))
             raise
 
     def write(self, run: Run, reproductions: Sequence[Reproduction] | None = None) -> None:

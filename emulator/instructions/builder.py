@@ -103,7 +103,7 @@ class Builder:
     def carry(self) -> Register:
         """Return the carry flag of each lane, which is never named as an operand; initially 0."""
         if self.flag is None:
-            self.flag = Register(self._new(), "b32", "CC.CF")
+            self.flag = Register(self._new(), "b32")
         return self.flag
 
     def constant(self, bits: int, dtype: DType) -> int:

@@ -98,7 +98,6 @@ def _one_result(apply, reads, write) -> Step:  # type: ignore[no-untyped-def]
 
 _U4 = np.dtype("u4")
 _LANE_NUMBERS = np.arange(LANES)
-_ALL = (1 << LANES) - 1
 
 
 def bra(instruction: Instruction, builder: Builder) -> Step:

@@ -3,10 +3,7 @@
 By default, asynchronous operations complete only when something waits for them (`Policy.eagerness`
 0), so that a missing wait gives wrong numbers. Runs with the same seed are identical.
 
-The message for a deadlock fits on one screen, and shows what each group of warps waits for. To wait
-for a semaphore in global memory, Mosaic polls it in a loop: with `atom.cas`, until the semaphore
-has the compared value, or with a load and a comparison. The awaited value is therefore read from
-the code of the loop.
+The message for a deadlock fits on one screen, and shows what each group of warps waits for.
 """
 
 from __future__ import annotations
@@ -17,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any
 
 from pallasc.emulator.machine.block import (
@@ -28,7 +24,6 @@ from pallasc.emulator.machine.block import (
     Observer,
 )
 from pallasc.emulator.machine.memory import (
-    GLOBAL,
     PARAMETERS,
     RESERVED,
     EmulationTimeout,
@@ -39,7 +34,6 @@ from pallasc.emulator.machine.memory import (
     fault_of,
 )
 from pallasc.emulator.machine.warp import (
-    LANES,
     BarrierWait,
     ClusterWait,
     LanesWait,
@@ -50,81 +44,8 @@ from pallasc.emulator.machine.warp import (
     Warp,
     goes_in_circles,
 )
-from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register
+from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.tensors.descriptors import OperandError
-
-_GOES_ON = frozenset({"lt", "lo", "ne"})
-_ENDS = frozenset({"ge", "hs", "eq"})
-"""Comparisons (loaded value, awaited value) that continue or end the loop."""
-_LEAST_BYTES = 4
-_LOOP = 16
-"""Maximum number of instructions from a load to the branch of its loop."""
-
-
-def semaphore_text(warp: Warp, split: Split, wait: MemoryWait) -> str | None:
-    """Describe the wait of lanes that poll a semaphore, to follow "waiting for".
-
-    Returns None if they read other memory, or if the code does not show the awaited value.
-    """
-    if not wait.words:
-        return None
-    word = wait.words[0]
-    if word.region.base < GLOBAL or word.view.itemsize < _LEAST_BYTES:
-        return None
-    expected = _expected(warp, split, wait.place)
-    if expected is None:
-        return None
-    number = int(word.numbers.flat[0])
-    held = int(word.held.flat[0])
-    name = _name(warp, word.region, number * word.view.itemsize, word.view.itemsize)
-    return f"a semaphore ({name}, now {held}) to reach {expected}"
-
-
-def _expected(warp: Warp, split: Split, place: int) -> int | None:
-    """Return the value that ends a loop around the instruction at a place."""
-    instructions = warp.block.launch.program.kernel.instructions
-    polled: Instruction = instructions[place]
-    if "cas" in polled.parts:
-        return _value(warp, split, polled.operands[-2])
-    following = instructions[place + 1 : place + 1 + _LOOP]
-    before = [*takewhile(lambda each: each.parts[0] != "bra", following)]
-    branch = following[len(before)] if len(before) < len(following) else None
-    for each in before:
-        if each.parts[0] != "setp" or branch is None or branch.guard is None:
-            continue
-        result, found, awaited = each.operands[:3]
-        if not isinstance(result, Register) or result.number != branch.guard.number:
-            continue
-        if _number(found) == _number(polled.operands[0]) is not None:
-            goes_on = _ENDS if branch.guard.negated else _GOES_ON
-            return _value(warp, split, awaited) if each.parts[1] in goes_on else None
-    return None
-
-
-def _number(operand: Operand) -> int | None:
-    return operand.number if isinstance(operand, Register) else None
-
-
-def _value(warp: Warp, split: Split, operand: Operand) -> int | None:
-    if isinstance(operand, Immediate):
-        return operand.bits
-    if not isinstance(operand, Register):
-        return None
-    lane = int(split.mask.argmax())
-    return int(warp.registers[operand.number][lane])
-
-
-def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
-    """Return the name of a word of an array; scratch arrays are the kernel's semaphores."""
-    if not region.is_scratch:
-        return f"word {offset // width} of {region.label or 'global memory'}"
-    memory: GlobalMemory = warp.block.machine.memory
-    origins = [window.origin for window in memory.windows if window.region is region]
-    parameters = warp.block.launch.parameters.views[8].tolist()
-    starts = [each - origin for each in parameters for origin in origins]
-    first = max((start for start in starts if 0 <= start <= offset), default=0)
-    return f"word {(offset - first) // width} of the kernel's semaphores"
-
 
 _SMALLER_GRID = (
     "Blocks that wait for each other must all run at once. Launch at most as many blocks as fit, "
@@ -181,7 +102,7 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
     others: list[tuple[Warp, int, str]] = []
     groups: dict[tuple[int, str], _Group] = {}
     for warp, split in _in_order(clusters):
-        reason, place = _reason(warp, split), _place(split)
+        reason, place = str(split.waits or "a change in memory"), _place(split)
         # A wait for other lanes of the same warp is only a result of those lanes' waits.
         follows = isinstance(split.waits, LanesWait) and len(warp.splits) > 1
         (others if follows else waiting).append((warp, place, reason))
@@ -194,12 +115,14 @@ def explain(clusters: Sequence[Cluster]) -> Fault:
     head = f"{crowd}no warp can make progress:"
     lines = [head]
     for group in list(groups.values())[:_MOST_GROUPS]:
-        lines += _told(group, clusters)
+        at = f"PTX line {group.instruction.line}"
+        lines.append(f"  {_names(group)} at {at}: {group.instruction.text}")
+        lines.append(f"    waiting for {group.reason}")
     if len(groups) > _MOST_GROUPS:
         lines.append(f"  … and {len(groups) - _MOST_GROUPS} more groups of warps")
     who = _names(first)
     are = "is" if who.startswith("warp ") else "are"
-    summary = f"{head} {who} {are} {'; '.join(_reasons(first, clusters))}"
+    summary = f"{head} {who} {are} waiting for {first.reason}"
     hint = _SMALLER_GRID if crowd else None
     return Deadlock("\n".join(lines), waiting or others, summary, hint)
 
@@ -263,33 +186,10 @@ def _rank(waits: object, *, polls: bool) -> int:
     return ranks.get(type(waits), 4)
 
 
-def _reason(warp: Warp, split: Split) -> str:
-    waits = split.waits
-    told = semaphore_text(warp, split, waits) if isinstance(waits, MemoryWait) else None
-    return told or str(waits or "a change in memory")
-
-
 def _place(split: Split) -> int:
     """Return the place of a wait; for a polling loop, the place of its load."""
     waits = split.waits
     return waits.place if isinstance(waits, MemoryWait) and not split.stuck else split.place
-
-
-def _told(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
-    instruction = group.instruction
-    at = f"PTX line {instruction.line}"
-    if instruction.place is not None:
-        at = f"{instruction.place.file}:{instruction.place.line}, {at}"
-    lines = [f"  {_names(group)} at {at}: {instruction.text}"]
-    return [*lines, *(f"    {reason}" for reason in _reasons(group, clusters))]
-
-
-def _reasons(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
-    """Return what a group waits for, and hints from the state of the barrier."""
-    found = [f"waiting for {group.reason}"]
-    if isinstance(group.waits, MbarrierWait):
-        found += _prospects(group, group.waits, clusters)
-    return found
 
 
 def _names(group: _Group) -> str:
@@ -317,45 +217,6 @@ def _ranges(numbers: Sequence[int]) -> str:
     return f"{'warp' if len(numbers) == 1 else 'warps'} {text}"
 
 
-def _prospects(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) -> list[str]:
-    """Return the possible missing arrivals, and other hints from the state of the barrier."""
-    barrier = wait.barrier
-    found = []
-    if barrier.bytes < 0:
-        found.append(f"{-barrier.bytes} more bytes were copied than announced (expect_tx)")
-    elif barrier.bytes and not barrier.pending:
-        found.append("all copies are complete: more bytes were announced (expect_tx) than copied")
-    if barrier.phase and barrier.pending == barrier.expected and not barrier.bytes:
-        found.append(
-            f"nothing has arrived since phase {barrier.phase - 1} completed: the kernel waits for "
-            "more phases than the barrier completes"
-        )
-    if barrier.pending:
-        found.append(_arrivals(group, wait, clusters))
-    return found
-
-
-def _arrivals(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) -> str:
-    blocks = set(group.warps)
-    mine = [c for c in clusters if any((b.device, b.index) in blocks for b in c.blocks)]
-    warps = [warp for warp in mine[0].warps if not warp.ended] if mine else []
-    others = [
-        warp
-        for warp in warps
-        if not all(
-            isinstance(s.waits, MbarrierWait) and s.waits.barrier is wait.barrier
-            for s in warp.splits
-        )
-    ]
-    missing = wait.barrier.pending
-    threads = LANES * len(others)
-    if not others:
-        return f"arrivals missing: {missing}, and no other warp is left to arrive"
-    if missing > threads:
-        return f"arrivals missing: {missing}, but the other warps have only {threads} threads"
-    return f"arrivals missing: {missing}; all {len(others)} other warps are waiting, too"
-
-
 _TURN = 20_000  # instructions that a warp runs before the next warp's turn
 _IDLE_TURNS = 200  # after this many turns that only reread memory, a warp is spinning
 _STILL_TURNS = 8  # after this many turns without a change, more blocks may start
@@ -375,19 +236,15 @@ class Policy:
         seed: the seed of random orders.
         eagerness: the probability, at each turn, that an asynchronous operation completes although
             nothing waits for it: 0 delays all operations, 1 completes them immediately.
-        turn: the maximum number of instructions that a warp runs before the next warp's turn.
         shuffle: if True, warps take turns in random order, for a random number of instructions, and
             clusters start in random order instead of grid order.
-        seconds: time limit of the emulation, for all launches together.
         busy: if True, other kernels fill the rest of the GPU, so that
             `clusterlaunchcontrol` can cancel clusters even if the GPU has room for them.
     """
 
     seed: int = 0
     eagerness: float = 0.0
-    turn: int = _TURN
     shuffle: bool = False
-    seconds: float | None = None
     busy: bool = False
 
 
@@ -531,8 +388,6 @@ class Machine:
         """
         self.launches = list(launches)
         self.clusters = []
-        if self.policy.seconds is not None and self.deadline is None:
-            self.deadline = time.monotonic() + self.policy.seconds
         for launch in self.launches:
             if self.policy.shuffle:
                 launch.shuffle(self.random)
@@ -638,7 +493,7 @@ class Machine:
         if warp.ended or warp.is_parked() or (warp.circles and self._circles(warp)):
             return False
         before = self.progress
-        budget = self.random.randint(1, 200) if self.policy.shuffle else self.policy.turn
+        budget = self.random.randint(1, 200) if self.policy.shuffle else _TURN
         if not self.execute(warp, budget):
             return False
         return warp.ended or self._has_advanced(warp, before, budget)

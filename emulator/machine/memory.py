@@ -91,17 +91,15 @@ UNSIGNED = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype
 class Region:
     """Bytes at an address, accessible as words of 1, 2, 4 and 8 bytes.
 
-    The allocation of `data` is padded to 16 bytes, so that views of every width exist. `is_scratch`
-    is True for memory that belongs to kernels alone and has no name in the user's code. `device` is
+    The allocation of `data` is padded to 16 bytes, so that views of every width exist. `device` is
     the owner of the memory, None if unknown.
     """
 
-    __slots__ = ("base", "data", "device", "is_scratch", "label", "size", "views", "written")
+    __slots__ = ("base", "data", "device", "label", "size", "views")
 
     def __init__(self, base: int, size: int, label: str = "", fill: int = 0) -> None:
         self.base = base
         self.device: int | None = None
-        self.is_scratch = False
         self.size = size
         self.label = label
         padded = -(-size // _PADDING) * _PADDING

@@ -1,4 +1,4 @@
-"""`cvt`: scalars, packed halves, f8, f6, f4, powers of two; and `cvt.pack` (9.7.9.21, 9.7.9.22).
+"""`cvt`: scalars, packed halves, f8, f6, f4, and powers of two (9.7.9.21).
 
 Floats are rounded to integers in the mode of `.rni`, `.rzi`, `.rmi` or `.rpi`, and clamped to the
 range. NaN becomes 0, or only the highest bit if the source is f64 or the result has 64 bits. With
@@ -27,7 +27,6 @@ from pallasc.emulator.numbers.rounding import (
     INTEGERS,
     PACKED,
     ROUNDINGS,
-    S32,
     TF32,
     TO_INTEGER,
     U8,
@@ -223,42 +222,6 @@ def build_powers(mnemonic: Mnemonic) -> Arithmetic:
         return _POWERS[octets].view(np.uint32)[..., 0]
 
     return Arithmetic((U16,), (U32,), apply)
-
-
-_PARTS = {
-    "u2": (0, 3),
-    "s2": (-2, 1),
-    "u4": (0, 15),
-    "s4": (-8, 7),
-    "u8": (0, 255),
-    "s8": (-128, 127),
-}
-_WHOLE = {"u16": (0, 65535), "s16": (-32768, 32767)}
-
-
-def build_pack(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `cvt.pack.sat`: two clamped integers below the lower part of a third operand."""
-    accumulates = mnemonic.parts[-1:] == ["b32"] and bool(mnemonic.parts.pop())
-    mnemonic.type("s32")
-    parts = _PARTS if accumulates else _WHOLE
-    name = mnemonic.type(*parts)
-    mnemonic.choice("sat")
-    low, high = (np.int32(limit) for limit in parts[name])
-    bits = int(name[1:])
-    mask = np.uint32((1 << bits) - 1)
-    count = np.uint32(bits)
-
-    def pair(a: Array, b: Array) -> Array:
-        upper = np.clip(a, low, high).view(np.uint32) & mask
-        lower = np.clip(b, low, high).view(np.uint32) & mask
-        result: Array = (upper << count) | lower
-        return result
-
-    if not accumulates:
-        return Arithmetic((S32, S32), (U32,), pair)
-    return Arithmetic(
-        (S32, S32, U32), (U32,), lambda a, b, c: pair(a, b) | (c << np.uint32(2 * bits))
-    )
 
 
 SCALARS = {**INTEGERS, **FLOATS}

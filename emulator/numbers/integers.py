@@ -131,42 +131,6 @@ def build_product(mnemonic: Mnemonic) -> Arithmetic:
     return Arithmetic((dtype, dtype, result), (result,), function)
 
 
-def _low_24(values: Array) -> Array:
-    """Return the lower 24 bits, sign-extended for s32."""
-    eight = values.dtype.type(8)
-    low: Array = (values << eight) >> eight
-    return low
-
-
-def _product_24(dtype: Any, part: str) -> Function:
-    wide = _DOUBLE[4][dtype.kind]
-    count = np.array(16 if part == "hi" else 0, wide)
-
-    def apply(a: Array, b: Array) -> Array:
-        product = _low_24(a.astype(dtype)).astype(wide) * _low_24(b.astype(dtype)).astype(wide)
-        return (product >> count).astype(dtype)
-
-    return apply
-
-
-def build_product_24(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `mul24` and `mad24`: bits 0-31 or 16-47 of a product of 24-bit numbers."""
-    name = mnemonic.type("u32", "s32")
-    part = mnemonic.choice("lo", "hi")
-    sat = mnemonic.base == "mad24" and part == "hi" and name == "s32" and mnemonic.flag("sat")
-    dtype = INTEGERS[name]
-    function = _product_24(dtype, part)
-    if mnemonic.base == "mul24":
-        return _instruction(function, name, 2)
-    function = _then_add(function)
-    return _instruction(_saturating(function) if sat else function, name, 3)
-
-
-def _distance(a: Array, b: Array, c: Array) -> Array:
-    result: Array = c + np.where(a < b, b - a, a - b)
-    return result
-
-
 def _quotient(a: Array, b: Array) -> Array:
     """Return a / b rounded towards zero; all bits set for a zero divisor, as on hardware."""
     zero = b == 0
@@ -184,7 +148,6 @@ def _remainder(a: Array, b: Array) -> Array:
 
 
 _SIMPLE: dict[str, tuple[Function, int, tuple[str, ...]]] = {
-    "sad": (_distance, 3, _WIDE),
     "div": (quiet(_quotient), 2, _WIDE),
     "rem": (quiet(_remainder), 2, _WIDE),
     "abs": (np.absolute, 1, ("s16", "s32", "s64")),
@@ -207,34 +170,6 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
     if not relu:
         return _instruction(function, name, 2)
     return _instruction(lambda a, b: np.maximum(function(a, b), a.dtype.type(0)), name, 2)
-
-
-_BYTES: dict[str, np.dtype[Any]] = {"u32": np.dtype(np.uint8), "s32": np.dtype(np.int8)}
-_PAIRS: dict[str, np.dtype[Any]] = {"u32": np.dtype(np.uint16), "s32": np.dtype(np.int16)}
-
-
-def _dot(a: Array, a_type: Any, b: Array, b_type: Any, c: Array, columns: slice) -> Array:
-    left = a.view(a_type).reshape(*a.shape, -1).astype(np.int64)
-    right = b.view(b_type).reshape(*b.shape, -1)[..., columns].astype(np.int64)
-    total = (left * right).sum(axis=-1) + c.astype(np.int64)
-    result: Array = total.astype(c.dtype)
-    return result
-
-
-def build_dot(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `dp4a` and `dp2a`; the sum is s32 unless both operands are u32 (9.7.1.23)."""
-    b_name, a_name = mnemonic.type("u32", "s32"), mnemonic.type("u32", "s32")
-    a_types, columns = _BYTES, slice(0, 4)
-    if mnemonic.base == "dp2a":
-        low = mnemonic.choice("lo", "hi") == "lo"
-        a_types, columns = _PAIRS, slice(0, 2) if low else slice(2, 4)
-    a_type, b_type = a_types[a_name], _BYTES[b_name]
-    total = U32 if a_name == b_name == "u32" else S32
-
-    def apply(a: Array, b: Array, c: Array) -> Array:
-        return _dot(a, a_type, b, b_type, c, columns)
-
-    return Arithmetic((U32, U32, total), (total,), apply)
 
 
 READERS = ("addc", "subc", "madc")
@@ -294,12 +229,6 @@ def build_logic(mnemonic: Mnemonic) -> Arithmetic:
     if mnemonic.base == "not":
         return Arithmetic((dtype,), (dtype,), np.invert)
     return Arithmetic((dtype, dtype), (dtype,), UFUNCS[mnemonic.base])
-
-
-def build_cnot(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `cnot`: 1 for zero, else 0."""
-    dtype = mnemonic.dtype("b16", "b32", "b64")
-    return Arithmetic((dtype,), (dtype,), lambda a: (a == 0).astype(dtype))
 
 
 @functools.lru_cache(maxsize=256)
@@ -482,29 +411,6 @@ def build_bfi(mnemonic: Mnemonic) -> Arithmetic:
     return Arithmetic((dtype, dtype, U32, U32), (dtype,), apply)
 
 
-def _find_nth(mask: Array, base: Array, offset: Array) -> Array:
-    """Return the position of the n-th set bit from `base`: upwards, or downwards for negative n."""
-    position, left = base.astype(np.int64), np.abs(offset.astype(np.int64))
-    step = np.where(offset < 0, -1, 1)
-    result = np.full(mask.shape, 0xFFFFFFFF, np.int64)
-    wide = mask.astype(np.int64)
-    result = np.where((offset == 0) & (wide >> position & 1 != 0), position, result)
-    for _ in range(32):
-        inside = (position >= 0) & (position < 32)
-        is_set = inside & (wide >> np.clip(position, 0, 31) & 1 != 0)
-        found = is_set & (left == 1)
-        result = np.where(found, position, result)
-        left = left - is_set
-        position = position + step
-    return result.astype(np.uint32)
-
-
-def build_fns(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `fns` (9.7.1.17); a base above 31 is undefined, and is taken modulo 32 here."""
-    mnemonic.type("b32")
-    return Arithmetic((U32, U32, S32), (U32,), lambda m, b, o: _find_nth(m, b & _31, o))
-
-
 def build_szext(mnemonic: Mnemonic) -> Arithmetic:
     """Build `szext`: the lower bits of a, zero- or sign-extended (9.7.1.21)."""
     dtype = mnemonic.dtype("u32", "s32")
@@ -598,17 +504,11 @@ def build_prmt(mnemonic: Mnemonic) -> Arithmetic:
 
 
 BUILDERS = {
-    "mul24": build_product_24,
-    "mad24": build_product_24,
-    "sad": build_simple,
     "rem": build_simple,
-    "dp4a": build_dot,
-    "dp2a": build_dot,
     "and": build_logic,
     "or": build_logic,
     "xor": build_logic,
     "not": build_logic,
-    "cnot": build_cnot,
     "lop3": build_lop3,
     "shl": build_shift,
     "shr": build_shift,
@@ -619,7 +519,6 @@ BUILDERS = {
     "brev": build_brev,
     "bfe": build_bfe,
     "bfi": build_bfi,
-    "fns": build_fns,
     "szext": build_szext,
     "bmsk": build_bmsk,
     "prmt": build_prmt,

@@ -148,8 +148,6 @@ def _by_precision(exactly: Builder) -> Builder:
 
 def _build_conversion(mnemonic: Mnemonic) -> Arithmetic:
     """Build `cvt` by its last two parts, the types of result and source."""
-    if mnemonic.flag("pack"):
-        return conversions.build_pack(mnemonic)
     if len(mnemonic.parts) < 2:
         raise mnemonic.refused("it needs two types")
     target, source = mnemonic.parts[-2:]

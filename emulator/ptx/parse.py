@@ -15,7 +15,6 @@ from pallasc.emulator.ptx.syntax import (
     Module,
     Operand,
     Pair,
-    Place,
     Register,
     Sink,
     Special,
@@ -77,10 +76,8 @@ class Scope:
     known: dict[str, Operand] = field(default_factory=dict)
 
     def declare(self, name: str, register_type: str) -> Register:
-        """Return a new register; in an inner scope, its name includes its number to be unique."""
-        number = len(self.registers)
-        own = name if self.parent is None else f"{name}@{number}"
-        register = self.names[name] = Register(number, register_type, own)
+        """Return a new register."""
+        register = self.names[name] = Register(len(self.registers), register_type)
         self.registers.append(register)
         return register
 
@@ -196,7 +193,6 @@ _INSTRUCTION = re.compile(
 _VARIABLE = re.compile(
     r"(?P<words>(?:\.\w+\s+(?:\d+\s+)?)+)(?P<name>[\w$.%]+)\s*(?P<sizes>(?:\[\s*\w*\s*\]\s*)*)"
 )
-_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 _SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "128": 16}
 
 
@@ -279,10 +275,8 @@ class _Lines:
 class _Body:
     """Parses the body of one kernel."""
 
-    def __init__(self, lines: _Lines, files: dict[int, str]) -> None:
+    def __init__(self, lines: _Lines) -> None:
         self._lines = lines
-        self._files = files
-        self._place: Place | None = None
         self._branches: list[tuple[int, str, Scope]] = []
         self.scope = Scope()
         self.variables: list[Variable] = []
@@ -299,7 +293,6 @@ class _Body:
             text = lines.more()
             number = lines.taken
             if text.startswith((".loc ", ".loc\t")):
-                self._loc(text)
                 continue
             while text:
                 piece = _PIECE.match(text)
@@ -338,7 +331,7 @@ class _Body:
         elif text:
             operands = self.scope.operands(text, number)
         source = " ".join(found[0][:-1].split())
-        self.instructions.append(Instruction(opcode, operands, guard, number, source, self._place))
+        self.instructions.append(Instruction(opcode, operands, guard, number, source))
 
     def _resolve(self) -> None:
         """Set the targets of the branches.
@@ -363,10 +356,6 @@ class _Body:
         elif word not in ("", ".pragma"):
             raise unexpected(word, number)
 
-    def _loc(self, text: str) -> None:
-        file, line, column = map(int, re.findall(r"\d+", text)[:3])
-        self._place = Place(self._files.get(file, ""), line, column) if line else None
-
 
 def parse(text: str) -> Module:
     """Parse a PTX file.
@@ -374,40 +363,35 @@ def parse(text: str) -> Module:
     Raises:
         UnsupportedError: a part of it is not supported; the message has its line.
     """
-    lines, files = _Lines(text), dict[int, str]()
+    lines = _Lines(text)
     kernels: list[Kernel] = []
     variables: list[Variable] = []
     while (line := lines.next()) is not None:
         number = lines.taken
         words = [word for word in line.split() if word not in (".visible", ".extern", ".weak")]
         first = words[0] if words else ""
-        if first == ".file" and (file := _FILE.match(line)):
-            files[int(file[1])] = file[2]
-        elif first == ".section":
+        if first == ".section":
             lines.until(line, "}")
         elif first == ".entry":
-            kernels.append(_entry(lines, files, lines.until(line, "{"), number))
+            kernels.append(_entry(lines, lines.until(line, "{"), number))
         elif first == ".func":
             lines.until(line, ";")
         elif first in (".global", ".const", ".shared"):
             declared = lines.until(line.partition(first)[2], ";")
             variables.append(read_variable(declared, first[1:], number))
-        elif first not in ("", ".version", ".target", ".address_size"):
+        elif first not in ("", ".version", ".target", ".address_size", ".file"):
             raise unexpected(first, number)
     return Module(tuple(kernels), tuple(variables))
 
 
-def _entry(lines: _Lines, files: dict[int, str], header: str, number: int) -> Kernel:
+def _entry(lines: _Lines, header: str, number: int) -> Kernel:
     name, _, rest = header.partition(".entry")[2].strip().partition("(")
     parameters, _, directives = rest.rpartition(")")
     name, _, unlisted = name.partition(" ")
-    sizes: dict[str, tuple[int, int, int]] = {}
-    for word, numbers in re.findall(r"(\S+)\s+([\d,\s]*)", f"{unlisted}{directives} "):
+    for word in re.findall(r"[^\s\d,]\S*", f"{unlisted}{directives}"):
         if not word.startswith("."):
             raise unexpected(word, number)
-        x, y, z = [*map(int, re.findall(r"\d+", numbers)), 1, 1, 1][:3]
-        sizes[word] = (x, y, z)
-    body = _Body(lines, files)
+    body = _Body(lines)
     body.read()
     declared = [each.strip().removeprefix(".param") for each in parameters.split(",")]
     return Kernel(
@@ -416,5 +400,4 @@ def _entry(lines: _Lines, files: dict[int, str], header: str, number: int) -> Ke
         tuple(body.variables),
         body.scope.registers,
         body.instructions,
-        sizes.get(".maxntid") or sizes.get(".reqntid"),
     )

@@ -13,14 +13,10 @@ from typing import NamedTuple
 
 
 class Register(NamedTuple):
-    """A register by its number; `type` is its declared type, such as "b32" or "pred".
-
-    `name` is unique in the kernel: in an inner scope, it includes the number.
-    """
+    """A register by its number; `type` is its declared type, such as "b32" or "pred"."""
 
     number: int
     type: str
-    name: str
     negated: bool = False
 
 
@@ -92,15 +88,6 @@ Operand = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A line of the user's source, from a `.loc` directive."""
-
-    file: str
-    line: int
-    column: int = 0
-
-
 @cache
 def _parts(opcode: str) -> tuple[str, ...]:
     return tuple(opcode.split("."))
@@ -114,7 +101,6 @@ class Instruction(NamedTuple):
     guard: Register | None
     line: int
     text: str
-    place: Place | None = None
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -159,7 +145,6 @@ class Kernel:
     variables: tuple[Variable, ...]
     registers: Sequence[Register]
     instructions: Sequence[Instruction]
-    block: tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +163,10 @@ class Module:
         return {kernel.name: kernel for kernel in self.kernels}[name]
 
 
-def registers_in(operand: Operand) -> list[Register]:
-    """Return the registers in an operand."""
+def register_numbers(operand: Operand) -> list[int]:
+    """Return the numbers of the registers in an operand."""
     if isinstance(operand, Register):
-        return [operand]
+        return [operand.number]
     inner: tuple[Operand, ...] = ()
     if isinstance(operand, Vector):
         inner = operand.elements
@@ -189,15 +174,4 @@ def registers_in(operand: Operand) -> list[Register]:
         inner = (operand.first, operand.second)
     elif isinstance(operand, Address):
         inner = (operand.base, *operand.coordinates)
-    found = []
-    for element in inner:
-        if isinstance(element, Register):
-            found.append(element)
-        else:
-            found += registers_in(element)
-    return found
-
-
-def register_numbers(operand: Operand) -> list[int]:
-    """Return the numbers of the registers in an operand."""
-    return [register.number for register in registers_in(operand)]
+    return [number for element in inner for number in register_numbers(element)]

@@ -118,18 +118,15 @@ def test_registers_labels_and_hints_alone_show_nothing() -> None:
 def test_another_order_is_told_from_other_instructions() -> None:
     found = compare_code(code_of(FIRST), code_of(REORDERED))
     assert (found.verdict, found.removed, found.added) == ("reordered", 0, 0)
-    assert (found.mix, found.loops) == ((), ())
+    assert found.mix == ()
 
 
-def test_instructions_that_only_one_has_are_counted_by_class_and_loop() -> None:
+def test_instructions_that_only_one_has_are_counted_by_class() -> None:
     more = FIRST.replace("IADD3", "FMUL R6, R6, R6\n    IADD3").replace("0x80", "0x40")
     found = compare_code(code_of(FIRST), code_of(more))
     assert (found.verdict, found.before, found.after) == ("changed", 8, 9)
     assert (found.removed, found.added) == (1, 2)
     assert found.mix == (("floating", 1, 2),)
-    (loop,) = found.loops
-    assert (loop.number, loop.depth) == (0, 1)
-    assert (loop.before["floating"], loop.after["floating"]) == (1, 2)
     hunks = normal_hunks(code_of(FIRST), code_of(FIRST.replace("0x80", "0x40")))
     assert [line for line in hunks if line[0] in "+-"] == [
         "-ISETP.LT.AND P0, PT, R0, 0x80, PT",

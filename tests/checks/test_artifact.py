@@ -1,6 +1,5 @@
 """The artifact level on real kernels, all checked by one run: findings have the user's lines."""
 
-import json
 import re
 import shutil
 from importlib import metadata
@@ -207,21 +206,20 @@ def test_a_wait_that_is_missing_is_found_at_the_users_line(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "arrivals", "warps", "why"),
+    ("name", "text", "arrivals", "warps"),
     [
-        ("waits_twice", "nobody arrives again", "0 of 128", 4, "more phases than the barrier"),
-        ("three_of_two", "three arrivals are asked for", "256 of 384", 8, "arrivals missing: 128"),
+        ("waits_twice", "nobody arrives again", "0 of 128", 4),
+        ("three_of_two", "three arrivals are asked for", "256 of 384", 8),
     ],
 )
 def test_a_deadlock_is_told_with_barrier_arrivals_and_line(
-    name: str, text: str, arrivals: str, warps: int, why: str, results: Any, checked: Any
+    name: str, text: str, arrivals: str, warps: int, results: Any, checked: Any
 ) -> None:
     finding = only(results[name])
     assert finding["rule"] == "deadlock"
     assert f"{arrivals} arrivals (num_arrivals=" in finding["message"]
     assert finding["location"]["line"] == checked.line(text)
     place, *context = finding["places"]
-    assert why in json.dumps(finding)
     assert f"and {warps - 1} more wait for" in place["text"]
     assert place["location"]["line"] == checked.line(text)
     told = {each["text"].partition(":")[0]: each["location"]["line"] for each in context}

@@ -20,7 +20,8 @@ from pallasc.checks.findings import (
     result_from_json,
     to_json,
 )
-from pallasc.checks.locate import Locator, with_lines
+from pallasc.checks.levels import Subject
+from pallasc.checks.locate import with_lines, with_source_lines
 from pallasc.compiler.lowering import LineTable, Part
 from pallasc.errors import CompileError, Location, PallascError, ToolError
 
@@ -184,9 +185,9 @@ def test_lines_that_cannot_be_had_are_told_once(
     result = from_findings("artifact", findings)
     variant: Any = SimpleNamespace(id="k", base_dir="/")
     artifact: Any = SimpleNamespace(kernels=())
-    locator = Locator(store, 5.0, 1)
-    (located,) = locator.located([(result, artifact, variant)])
+    limits: Any = SimpleNamespace(jobs=1, timeout_s=5.0)
+    subjects = [(result, Subject("k", artifact, variant)), (result, Subject("k", artifact))]
+    (located, is_complete), (without_source, _) = with_source_lines(subjects, store, limits)
     assert located.notes == (f"no source lines: {why}",)
-    assert not locator.has_lines(variant)
-    without_source = locator.located([(result, artifact, None)])
-    assert without_source[0].notes == ()
+    assert not is_complete
+    assert without_source.notes == ()

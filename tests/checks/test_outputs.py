@@ -9,10 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.checks.check import Candidate
-from pallasc.checks.findings import Finding, Place, from_findings, not_checked
+from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
-from pallasc.checks.run import Report, VariantCheck
+from pallasc.checks.report import Report, VariantCheck
 from pallasc.cli.output.check_text import (
     error_lines,
     events,
@@ -57,6 +56,11 @@ def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
     assert type(invocation["executionSuccessful"]) is bool
     results: list[dict[str, Any]] = run["results"]
     return results
+
+
+def _checked(name: str, *results: LevelResult, origin: Location | None = None) -> VariantCheck:
+    found = {result.level: result for result in results}
+    return VariantCheck(name, origin=origin, found=found)
 
 
 def _summary(report: Report) -> str:
@@ -144,8 +148,8 @@ def test_an_error_that_ends_the_check_is_in_every_output(project: Path, checking
 
 
 def test_an_interrupt_is_told_with_what_is_left() -> None:
-    done = VariantCheck("done@h100", None, None, None, (from_findings("interpreter", ()),))
-    left = VariantCheck("left@h100", None, None, None)
+    done = _checked("done@h100", from_findings("interpreter", ()))
+    left = VariantCheck("left@h100")
     report = Report((done, left), 1.5, ("interpreter",), interrupted=True)
     assert (report.exit_code, report.left) == (130, 1)
     assert _summary(report) == "2 variants in 1.5 s: 1 level passed, interrupted, 1 variant left"
@@ -168,9 +172,9 @@ def _hostile_report() -> Any:
     )
     results = (
         from_findings("interpreter", (finding,)),
-        not_checked("interpreter", HOSTILE, stopped=True),
+        not_checked("artifact", HOSTILE, stopped=True),
     )
-    return Report((VariantCheck(HOSTILE, None, None, None, results),), 1.0, ("interpreter",))
+    return Report((_checked(HOSTILE, *results),), 1.0, ("interpreter", "artifact"))
 
 
 def _assert_harmless(text: str) -> None:
@@ -191,9 +195,7 @@ def test_hostile_words_do_no_harm_in_any_output(tmp_path: Path) -> None:
     junit = junit_xml(check_run(report), tmp_path)
     _assert_harmless(junit.decode())
     assert ElementTree.fromstring(junit).find(".//failure") is not None
-    data = json.loads(
-        sarif(check_run(report), rules_of(LEVELS.values()), tmp_path, version="1.2.3")
-    )
+    data = json.loads(sarif(check_run(report), rules_of(LEVELS), tmp_path, version="1.2.3"))
     _assert_harmless(json.dumps(data, ensure_ascii=False))
     (result,) = data["runs"][0]["results"]
     uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
@@ -212,8 +214,7 @@ def _note_and_failures() -> tuple[Finding, ...]:
 
 
 def _report_of(*findings: Finding, origin: Location | None = None) -> Report:
-    results = (from_findings("artifact", findings),)
-    check = VariantCheck("k@h100", None, None, None, results, origin=origin)
+    check = _checked("k@h100", from_findings("artifact", findings), origin=origin)
     return Report((check,), 1.0, ("artifact",))
 
 
@@ -243,9 +244,7 @@ def test_findings_of_a_bundle_are_placed_at_it(tmp_path: Path) -> None:
     bundle = tmp_path / "kernels.pallasc"
     failure = _note_and_failures()[2]
     report = _report_of(failure, origin=Location(str(bundle)))
-    (run,) = json.loads(sarif(check_run(report), rules_of(LEVELS.values()), tmp_path, version="1"))[
-        "runs"
-    ]
+    (run,) = json.loads(sarif(check_run(report), rules_of(LEVELS), tmp_path, version="1"))["runs"]
     (result,) = run["results"]
     (place,) = result["locations"]
     assert place["physicalLocation"] == {
@@ -276,20 +275,20 @@ def test_a_finding_without_a_line_is_at_its_kernel_in_the_spec(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     finding = Finding(rule="memory-limit", message="too much")
-    candidate = Candidate("k@h100", None, origin=Location("kernels.pallasc"))  # type: ignore[arg-type]
+    check = VariantCheck("k@h100", origin=Location("kernels.pallasc"))
     progress = Progress(Screen(io.StringIO()))
     listeners = events(progress, silent=False)
-    listeners.on_result(candidate, from_findings("artifact", (finding,)), False)
+    listeners.on_result(check, from_findings("artifact", (finding,)), False)
     assert "\n  kernels.pallasc: error: too much [memory-limit]\n" in capsys.readouterr().out
 
 
 def test_a_quiet_check_shows_only_what_makes_it_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    candidate = Candidate("k@h100", None)  # type: ignore[arg-type]
+    check = VariantCheck("k@h100")
     progress = Progress(Screen(sys.stderr), quiet=True)
     listeners = events(progress, silent=False)
     note = Finding(rule="spills", message="some", severity="note")
     for finding in ((), (note,), (Finding(rule="deadlock", message="all wait"),)):
-        listeners.on_result(candidate, from_findings("artifact", finding), False)
+        listeners.on_result(check, from_findings("artifact", finding), False)
     listeners.on_tick([("k@h100", 60.0)], 0, 2)
     out, err = capsys.readouterr()
     assert (out, err) == (
@@ -300,14 +299,14 @@ def test_a_quiet_check_shows_only_what_makes_it_fail(capsys: pytest.CaptureFixtu
 
 def test_the_page_lists_every_rule() -> None:
     page = (Path(__file__).parents[2] / "docs" / "check.md").read_text()
-    assert all(f"| `{name}` |" in page for name in rules_of(LEVELS.values()))
+    assert all(f"| `{name}` |" in page for name in rules_of(LEVELS))
 
 
 def test_an_error_of_several_variants_is_told_once_with_its_place() -> None:
     failed = SpecError("the reference failed", location=Location("ref.py", 3))
     plain = SpecError("no memory")
     stopped = [
-        VariantCheck(name, None, None, None, errors={"artifact": failed, "interpreter": plain})
+        VariantCheck(name, errors={"artifact": failed, "interpreter": plain})
         for name in ("a", "b", "c")
     ]
     report = Report(tuple(stopped), 1.0, ("artifact", "interpreter"))

@@ -3,6 +3,7 @@
 Each device gets its own random arrays.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import find_ptx
-from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.program import PlanRun
 from pallasc.errors import CheckError, PallascError, UnsupportedError
 from pallasc.specs.arrays import DTYPES, ArraySpec
@@ -53,7 +54,7 @@ def _emulate(variant: Variant, artifact: Artifact, ptx: Mapping[str, str]) -> st
     """
     case = CASES[variant.name]
     given = _given(variant, case, max(artifact.plan.device_count, 1))
-    machine = Machine(Policy(seconds=_MOST_S))
+    machine = Machine(deadline=time.monotonic() + _MOST_S)
     run = PlanRun(artifact, machine, ptx, **({"poison": 0} if case.zeroed else {}))
     try:
         found = run.run([_leaves(artifact, one) for one in given])

@@ -258,13 +258,10 @@ def _of_integers(base: str, modifiers: list[str], values: Values) -> tuple[int, 
     if base == "lop3" and len(values) == 5:
         found = _looked_up(*values[:4])
         return found, _JOINS[modifiers[0]](int(found != 0), values[4])
-    if base in ("mul", "mad", "mul24", "mad24"):
-        value = _product(modifiers, values[:2], base.endswith("24"))
+    if base in ("mul", "mad"):
+        value = _product(modifiers, values[:2])
         width *= 2 if modifiers[0] == "wide" else 1
-        wide = kind[0] + str(width)
-        if "24" in base:
-            value = number(value, wide)
-        value += number(values[2], wide) if base.startswith("mad") else 0
+        value += number(values[2], kind[0] + str(width)) if base == "mad" else 0
     elif base in _LOGIC:
         value = _LOGIC[base](modifiers, width, *values)
         width = 32 if base in ("popc", "clz", "bfind") else width
@@ -275,11 +272,10 @@ def _of_integers(base: str, modifiers: list[str], values: Values) -> tuple[int, 
     return (value & ((1 << width) - 1),)
 
 
-def _product(modifiers: list[str], values: Values, is_24: bool) -> int:
+def _product(modifiers: list[str], values: Values) -> int:
     kind = modifiers[-1]
-    narrow = kind[0] + "24" if is_24 else kind
-    value = number(values[0], narrow) * number(values[1], narrow)
-    return value >> (16 if is_24 else width_of(kind)) if modifiers[0] == "hi" else value
+    value = number(values[0], kind) * number(values[1], kind)
+    return value >> width_of(kind) if modifiers[0] == "hi" else value
 
 
 def _with_carry(base: str, modifiers: list[str], values: Values) -> tuple[int, ...]:
@@ -287,7 +283,7 @@ def _with_carry(base: str, modifiers: list[str], values: Values) -> tuple[int, .
     width, carry = width_of(kind), values[-1] if reads else 0
     a, b = values[:2]
     if base.startswith("mad"):
-        a, b = _product(modifiers, values[:2], False) % (1 << width), values[2]
+        a, b = _product(modifiers, values[:2]) % (1 << width), values[2]
     whole = a - b - carry if base.startswith("sub") else a + b + carry
     out = (int(not 0 <= whole < 1 << width),) if "cc" in modifiers else ()
     return whole % (1 << width), *out
@@ -302,15 +298,6 @@ def _best(modifiers: list[str], a: int, b: int, choose: Callable[..., int]) -> i
     return max(choose(a, b), 0) if "relu" in modifiers else choose(a, b)
 
 
-def _dot(modifiers: list[str], a: int, b: int, c: int) -> int:
-    *part, a_kind, b_kind = modifiers
-    size = 16 if part else 8
-    lanes = [number(a >> n, f"{a_kind[0]}{size}") for n in range(0, 32, size)]
-    start = 2 if part == ["hi"] else 0
-    others = [number(b >> 8 * (start + n), f"{b_kind[0]}8") for n in range(len(lanes))]
-    return c + sum(x * y for x, y in zip(lanes, others, strict=True))
-
-
 _PLAIN: dict[str, Callable[..., int]] = {
     "add": lambda m, a, b: a + b,
     "sub": lambda m, a, b: a - b,
@@ -318,11 +305,8 @@ _PLAIN: dict[str, Callable[..., int]] = {
     "rem": lambda m, a, b: a - b * _quotient_of(a, b) if b else -1,
     "min": lambda m, a, b: _best(m, a, b, min),
     "max": lambda m, a, b: _best(m, a, b, max),
-    "sad": lambda m, a, b, c: c + abs(a - b),
     "abs": lambda m, a: abs(a),
     "neg": lambda m, a: -a,
-    "dp4a": _dot,
-    "dp2a": _dot,
 }
 """Of modifiers and numbers of the type."""
 
@@ -370,15 +354,6 @@ def _inserted(modifiers: list[str], width: int, a: int, b: int, c: int, d: int) 
     return b
 
 
-def _nth_set(modifiers: list[str], width: int, mask: int, base: int, offset: int) -> int:
-    offset = number(offset, "s32")
-    if offset == 0:
-        return base if mask >> base & 1 else -1
-    places = range(base, 32) if offset > 0 else range(base, -1, -1)
-    found = [place for place in places if mask >> place & 1]
-    return found[abs(offset) - 1] if abs(offset) <= len(found) else -1
-
-
 def _bits_of(modifiers: list[str], b: int) -> int:
     return b & 31 if "wrap" in modifiers else min(b, 32)
 
@@ -421,7 +396,6 @@ _LOGIC: dict[str, Callable[..., int]] = {
     "or": lambda m, w, a, b: a | b,
     "xor": lambda m, w, a, b: a ^ b,
     "not": lambda m, w, a: ~a,
-    "cnot": lambda m, w, a: int(a == 0),
     "lop3": lambda m, w, *given: _looked_up(*given),
     "shl": lambda m, w, a, count: a << min(count, w),
     "shr": _shifted_right,
@@ -432,7 +406,6 @@ _LOGIC: dict[str, Callable[..., int]] = {
     "bfind": _highest,
     "bfe": _extracted,
     "bfi": _inserted,
-    "fns": _nth_set,
     "szext": _extended,
     "bmsk": _mask,
     "prmt": _permuted,
@@ -448,11 +421,6 @@ _INTEGRAL: dict[str, Callable[[Fraction], int]] = {
 
 def converted(modifiers: list[str], values: Values) -> int:
     """Return what `cvt` gives for one lane."""
-    if "pack" in modifiers:
-        target = modifiers[2]
-        width = width_of(target)
-        a, b = (clamped(number(v, "s32"), target) & ((1 << width) - 1) for v in values[:2])
-        return (a << width | b | sum(values[2:]) << 2 * width) & 0xFFFFFFFF
     *rest, target, source = modifiers
     if target == "ue8m0x2":
         halves = values if source == "f32" else [v << 16 for v in _split(values[0], 16)]

@@ -9,9 +9,8 @@ import pytest
 from compiled_plans import Compiled, compiled
 
 from pallasc.cache.store import Store
-from pallasc.emulator.arrays import numpy_dtype
-from pallasc.emulator.machine.machine import Machine, Policy
-from pallasc.emulator.program import PlanRun
+from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.program import PlanRun, numpy_dtype
 from pallasc.emulator.races.observer import Races
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.matrix import expand
@@ -58,7 +57,7 @@ def test_every_device_gets_its_numbers(variant: Variant, plans: Compiled) -> Non
     artifact, texts = plans[variant.id]
     given = inputs(artifact)
     races = Races()
-    machine = Machine(Policy(seconds=3600), observer=races)
+    machine = Machine(observer=races)
     found = PlanRun(artifact, machine, texts).run(given)
     expected = EXPECTED[variant.name](dict(variant.params), given)
     assert len(found) == len(expected) == artifact.plan.device_count

@@ -154,9 +154,8 @@ def test_arrays_of_torch_are_read_from_the_cpu(artifact: pallasc.Artifact, x: np
     torch = pytest.importorskip("torch")
     given = torch.from_numpy(x)
     np.testing.assert_array_equal(pallasc.emulate(artifact, given, x), x + x)
-    with pytest.raises(ArgumentError, match="a Tensor that NumPy cannot read") as told:
+    with pytest.raises(ArgumentError, match=r"a Tensor that NumPy cannot read: .*detach"):
         pallasc.emulate(artifact, given.requires_grad_(), x)
-    assert "Pass x.detach().cpu().numpy()" in (told.value.hint or "")
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
@@ -171,21 +170,20 @@ def test_another_number_of_arguments_is_told_with_what_it_takes(
 
 
 @pytest.mark.parametrize(
-    ("given", "what", "hint"),
+    ("given", "what"),
     [
-        (None, "None", "Pass what pallasc.compile returns"),
-        (7, "an int", "Pass what pallasc.compile returns"),
-        ("k.pallasc", "the text 'k.pallasc'", "Open the file: pallasc.open_bundle(path)[name]."),
-        (Path("k.pallasc"), "the text 'k.pallasc'", "Open the file: pallasc.open_bundle(path)"),
-        (add, "the function add", "Compile it first: "),
-        (pallasc.Kernels(), "a Kernels", "Choose one of its kernels: kernels[name]."),
+        (None, "None"),
+        (7, "an int"),
+        ("k.pallasc", "a str"),
+        (add, "a function"),
+        (pallasc.Kernels(), "a Kernels"),
     ],
 )
-def test_what_is_neither_artifact_nor_kernel_is_refused(given: Any, what: str, hint: str) -> None:
+def test_what_is_neither_artifact_nor_kernel_is_refused(given: Any, what: str) -> None:
     with pytest.raises(ArgumentError) as told:
         pallasc.emulate(given)
     assert told.value.message == f"emulate takes an artifact or a kernel, not {what}."
-    assert hint in (told.value.hint or "")
+    assert "pallasc.open_bundle(path)[name]" in (told.value.hint or "")
 
 
 @pytest.fixture(scope="module")

@@ -82,8 +82,6 @@ def columns(opcode: str, dtypes: Sequence[Any], count: int) -> list[list[int]]:
         pools[-1] = [0, 1]
     elif base == "lop3":
         pools[3] = [0x96]
-    elif base == "fns":
-        pools[1:] = [list(range(32)), [n & 0xFFFFFFFF for n in range(-9, 10)]]
     if len(pools) == 1:
         return [generator.sample(pools[0], min(count, len(pools[0]) // 32 * 32))]
     found = [[generator.choice(pool) for _ in range(count)] for pool in pools]
@@ -263,8 +261,6 @@ BY_HAND = [
     ("cvt.rz.ue8m0x2.f32", (f32(2.0**-127 * 1.5), f32(1.0)), 0x007F),
     ("cvt.rp.ue8m0x2.bf16x2", (0x3FC04000,), 0x8080),
     ("cvt.rn.bf16x2.ue8m0x2", (0xFF7F,), 0x7FFF3F80),
-    ("cvt.pack.sat.u8.s32.b32", (70000, -5, 0xAABBCCDD), 0xCCDDFF00),
-    ("cvt.pack.sat.s2.s32.b32", (3, -1, 0xAABBCCDD), 0xABBCCDD7),
     ("prmt.b32", (0x83221100, 0x77665544, 0xB370), 0xFF837700),
 ]
 

@@ -62,5 +62,5 @@ def test_blocks_that_wait_for_one_that_finds_no_room_never_go_on() -> None:
     """A GPU has room for 148 of these blocks; only in the order of the grid is that enough."""
     options: dict[str, Any] = {"blocks": 170, "variables": ".shared .align 16 .b8 large[200000];"}
     assert run(CHAIN, ZERO, **options)[::32].tolist() == list(range(170))
-    with pytest.raises(Deadlock, match="waiting for a semaphore"):
+    with pytest.raises(Deadlock, match="waiting for 4 bytes"):
         run(CHAIN, ZERO, **options, policy=Policy(seed=1, shuffle=True))

@@ -3,7 +3,7 @@
 import pytest
 
 from pallasc.emulator.ptx.parse import parse
-from pallasc.emulator.ptx.syntax import Immediate, Kernel, Label, Place
+from pallasc.emulator.ptx.syntax import Immediate, Kernel, Label
 from pallasc.errors import UnsupportedError
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n"
@@ -41,11 +41,6 @@ def test_names_of_inner_scopes_are_their_own() -> None:
     first, second = (i.operands[0] for i in code if i.opcode.startswith("setp"))
     assert first != second
     assert [i.guard for i in code if i.guard] == [first, second]
-
-
-def test_places_come_from_loc() -> None:
-    text = f'{HEAD}.file 1 "a.py"\n.visible .entry k()\n{{\n.loc 1 12 3\nret;\n}}\n'
-    assert parse(text).kernel("k").instructions[0].place == Place("a.py", 12, 3)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def observe(
     races: Races | None = None,
 ) -> list[Finding]:
     races = races or Races()
-    machine = Machine(policy or Policy(seconds=600), observer=races)
+    machine = Machine(policy or Policy(), observer=races)
     ptx = {} if text is None else {artifact.plan.launches[0].cubin: text}
     PlanRun(artifact, machine, ptx).run([arrays(artifact)])
     return races.findings
