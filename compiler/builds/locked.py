@@ -219,6 +219,8 @@ class LockedLookup:
         request = self.lookup.requests.of(variant)
         if request.key != entry.request:
             return _SPEC_CHANGED
+        if changes := self.lookup.changes_since(request, entry.action):
+            return f"{_SOURCES_CHANGED} ({changes[0].sentence})"
         same = result.artifact is not None and result.artifact.digest == entry.artifact
         return OTHER_ACTION_KEY if same else _SOURCES_CHANGED
 

@@ -278,6 +278,15 @@ class Lookup:
             and not self.changes(manifest, request.place)
         )
 
+    def changes_since(self, request: Request, action_key: str) -> tuple[SourceChange, ...]:
+        """Return the sources that have changed since a request had an action key, if known."""
+        changes = [
+            self.changes(manifest, request.place)
+            for name, manifest in self.store.sets(request.key)
+            if manifest.action == action_key and self.store.believes(name, manifest)
+        ]
+        return min(changes, key=len, default=())
+
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
         if not self.store.believes(key, manifest):
             return LookupResult(why=NOT_SIGNED, untrusted=True)

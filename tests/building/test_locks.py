@@ -226,7 +226,7 @@ def test_a_source_that_changed_is_named_unless_it_gives_the_same(project: Any, l
         f"  If that is intended: {UPDATE}"
     ) in refusal(project, lock)
     project.build()
-    why = "its sources have changed since it was locked"
+    why = "its sources have changed since it was locked (helper (helper.py) has changed)"
     assert f"{FIRST} is not as locked: {why}.\n" in refusal(project, lock, frozen=True)
     assert check(project, lock)[FIRST] == ("changed", f"not as locked: {why}")
     project.write("helper.py", f"# a note\n{HELPER}")
