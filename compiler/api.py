@@ -50,7 +50,9 @@ def compile(
         mesh: axes and sizes of the device mesh, `{"x": 4}`; `arrays` are one device's arrays.
         isolated: compile in a worker process; the function must be importable. Required if JAX has
             already initialized devices in this process, as any computation does. By default, this
-            process compiles, for one architecture only.
+            process compiles, for one architecture only. If JAX itself has already compiled a Mosaic
+            kernel here, Mosaic keeps the device library that JAX found, for example in
+            `/usr/local/cuda`, and the artifact still names the wheel's.
         ptxas: an assembler to use instead of the installed wheel's.
         store: with `isolated`, the store to read from and add to, by default the user's; a
             function with unchanged sources is not traced. Without `isolated`, nothing is kept.
