@@ -83,7 +83,7 @@ def test_a_long_log_is_cut_to_its_end_and_goes_on_there(log: Log) -> None:
 # ---- its temporary files
 
 
-def test_each_worker_has_a_folder_that_nobody_else_may_enter_and_mosaic_can_read(
+def test_each_worker_has_a_folder_that_nobody_else_may_enter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -91,14 +91,6 @@ def test_each_worker_has_a_folder_that_nobody_else_may_enter_and_mosaic_can_read
     assert first != second
     assert first.parent == second.parent == tmp_path
     assert first.stat().st_mode & 0o777 == 0o700
-    for name in ("two words", "a,b", "a{b", "a}b"):
-        odd = tmp_path / name
-        odd.mkdir()
-        monkeypatch.setattr(tempfile, "tempdir", str(odd))
-        folder = make_folder()
-        assert folder.parent == Path("/tmp")
-        folder.rmdir()
-        assert list(odd.iterdir()) == []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(ToolError, match="no folder for temporary files can be made"):
         make_folder()

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 from commands import captured, output_of
+from msgspec.structs import replace
 
 from pallasc.cache.store import Store
+from pallasc.compiler.toolchain.setup import tool_folder
 from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, tool_version
 
 PROGRAM = Path(__file__).parent / "programs" / "assembled.py"
@@ -103,6 +106,21 @@ def test_both_ways_give_the_same_and_ptxas_made_it(plain: Answer, toolchain: Too
     (spilled,) = plain["here"]["spills"]
     assert spilled > 0
     assert plain["path is as it was"]
+
+
+@pytest.mark.parametrize("name", ["two words", "a,b", "a{b"])
+def test_tools_are_linked_in_a_folder_whose_path_mosaic_can_parse(
+    name: str, toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / name
+    odd.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    (odd / "ptxas").symlink_to(toolchain.ptxas)
+    folder, temporary = tool_folder(replace(toolchain, ptxas=odd / "ptxas"))
+    assert temporary is not None
+    with temporary:
+        assert folder.parent.parent == Path("/tmp")
+        assert os.path.samefile(folder / "ptxas", toolchain.ptxas)
 
 
 def test_libnvjitlink_changes_nothing(
