@@ -33,9 +33,9 @@ from pallasc.analysis.sides import Side, Subject
 from pallasc.cache.store import Store
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.resources import MORE_IS_BETTER, Resources
 from pallasc.specs.artifacts.source_lines import SourceLines
 from pallasc.specs.canonical import canonical_text
-from pallasc.specs.resources import MORE_IS_BETTER, Resources
 
 DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 """Depths of a comparison; each includes the ones before it."""

@@ -1,4 +1,4 @@
-"""The two central records: a spec as declared by its author, and a variant to compile.
+"""The central records: a spec as declared by its author, a variant to compile, and a machine.
 
 To pass between processes of one version, specs are converted to plain JSON, and variants are
 pickled. Mappings keep their order in the JSON, so do not sort the keys of the text. This form is
@@ -7,9 +7,11 @@ never stored.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -17,14 +19,13 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.canonical import variant_id
-from pallasc.specs.gpus import Target
+from pallasc.specs.canonical import canonical_json, digest, variant_id
+from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
 from pallasc.specs.spelling import show
 from pallasc.specs.templates import Scalar, Value
 
 if TYPE_CHECKING:
     from pallasc.specs.fields import Place
-    from pallasc.specs.machine import Program, Programs
     from pallasc.specs.tuning import Tune, Tuning
 
     ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     """All arguments: by name, or by position."""
 else:
     ArgTree = Args = Any  # for msgspec, which has no recursive types
-    Place = Program = Programs = Tune = Tuning = Any  # most specs need none of these modules
+    Place = Tune = Tuning = Any  # most specs need none of these modules
 
 MOST_DEVICES = 256
 """Maximum number of devices in a mesh."""
@@ -97,6 +98,123 @@ class Check(Struct, frozen=True):
     tolerance: Tolerance | None
     seed: int | None = None
     names_args: bool = False
+
+
+MACHINE_SCHEMA = 1
+_LARGEST_BYTES = 1 << 20
+
+
+class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine with GPUs: everything on it that enters JAX's compilation keys.
+
+    `pallasc machine` writes it as JSON, schema 1. It has no host names, and no paths except those
+    that the user has set in flags and variables.
+
+    Attributes:
+        jax, jaxlib, plugin: versions of JAX's packages.
+        platform_version: the plugin's text for keys, such as `cuda 13020`.
+        driver, gpu, gpus, capability, memory_bytes, cpu: for people; `topology` has them too.
+        compression, compression_in_key: how JAX compresses cache entries, and the name in keys.
+        flags: the XLA flags that count, sorted.
+        settings: the `JAX_*` variables that count.
+        fingerprint: digest of the topology in keys.
+        topology: JAX's serialized topology, base64 in JSON.
+    """
+
+    schema: int = MACHINE_SCHEMA
+    jax: str
+    jaxlib: str
+    plugin: str
+    platform_version: str
+    driver: str
+    gpu: str
+    gpus: int
+    capability: str
+    memory_bytes: int
+    cpu: str
+    compression: Literal["zstd", "zlib"]
+    compression_in_key: Literal["zstandard", "zlib"]
+    flags: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    fingerprint: str
+    topology: bytes
+
+    def to_json(self) -> bytes:
+        """Return the file's content."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical content."""
+        return digest(canonical_json(msgspec.to_builtins(self)))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that give a process here the flags and settings of that machine."""
+        return {**self.settings, **({"XLA_FLAGS": " ".join(self.flags)} if self.flags else {})}
+
+    def target(self, name: str) -> Target:
+        """Return the model of the GPU, under the name of the machine.
+
+        Raises:
+            SpecError: pallasc does not compile for this GPU.
+        """
+        known = (model for model in MODELS.values() if model.description == self.gpu)
+        arch = "sm_" + self.capability.replace(".", "")
+        archs = (name for name in DEFAULT_MODELS if name.rstrip("a") == arch)
+        model = next(known, None) or resolve_target(next(archs, arch))
+        return dataclasses.replace(model, name=name)
+
+
+Axes = str | tuple[str, ...] | None
+"""The axes of a mesh that divide one dimension of an array."""
+
+
+class Program(Struct, frozen=True):
+    """The part of a variant that only programs have: XLA compiles the whole function.
+
+    Attributes:
+        machine: the machine.
+        donate: names of the arguments whose memory the program may reuse.
+        shardings: the axes that divide each dimension, by the path of an argument.
+        explicit: axes of the mesh whose shardings are part of the types of arrays.
+        only_lower: True to find the key of the program without compiling it.
+        tuned: recorded autotuning results of XLA; empty for XLA's default algorithms.
+    """
+
+    machine: Machine
+    donate: tuple[str, ...] = ()
+    shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
+    explicit: tuple[str, ...] = ()
+    only_lower: bool = False
+    tuned: bytes = b""
+
+    def request(self) -> dict[str, object]:
+        """Return everything that affects compilation as plain data."""
+        own: dict[str, object] = msgspec.to_builtins(self)
+        return {**own, "machine": self.machine.digest, "tuned": digest(self.tuned)}
+
+
+class Programs(Struct, frozen=True):
+    """The part of a spec that only programs have.
+
+    Attributes:
+        machines: machines by name.
+        files: their files, relative to the spec's folder.
+        donate: as in `Program`.
+        shardings: as in `Program`.
+        explicit: as in `Program`.
+    """
+
+    machines: dict[str, Machine]
+    files: tuple[str, ...]
+    donate: tuple[str, ...] = ()
+    shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
+    explicit: tuple[str, ...] = ()
+
+    def on(self, machine: str) -> Program:
+        """Return the program for one of the machines."""
+        return Program(self.machines[machine], self.donate, self.shardings, self.explicit)
 
 
 class Spec(Struct, frozen=True, eq=False):
@@ -271,6 +389,29 @@ def _position(item: Spec | Variant, path: tuple[str | int, ...]) -> Location:
     return item.location if place is None else place.below(path[1:]).location
 
 
+def read_machine(path: str | Path) -> Machine:
+    """Return the machine that a file describes.
+
+    Raises:
+        SpecError: the file cannot be read, or is not such a description.
+    """
+    try:
+        data = Path(path).read_bytes()
+        if len(data) > _LARGEST_BYTES:
+            raise ValueError("it is too large")
+        plain = msgspec.json.decode(data)
+        schema = plain.get("schema") if isinstance(plain, dict) else None
+        if schema != MACHINE_SCHEMA:
+            raise ValueError(f"it has schema {schema!r}, and this pallasc reads {MACHINE_SCHEMA}")
+        return msgspec.convert(plain, Machine)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecError(
+            f"{path} is not a machine file: {reason}.",
+            hint="Write one where the GPU is: pallasc machine > machine.json",
+        ) from error
+
+
 def plain_args(tree: Any) -> Any:
     """Return arguments as plain data: arrays in their notation, mappings sorted by key."""
     if isinstance(tree, ArraySpec):
@@ -341,10 +482,6 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
         ValueError: the data is malformed.
     """
     spec = msgspec.convert(data, Spec)
-    if spec.program is not None:
-        from pallasc.specs.machine import Programs
-
-        return replace(spec, program=msgspec.convert(spec.program, Programs))
     if spec.tune is None:
         return spec
     from pallasc.specs.tuning import Tune

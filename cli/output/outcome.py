@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.errors import Location, PallascError
     from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.artifacts.resources import Resources
     from pallasc.specs.gpus import Target
-    from pallasc.specs.resources import Resources
 
 T = TypeVar("T")
 _NOT_DONE = {

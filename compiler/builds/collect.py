@@ -47,9 +47,9 @@ from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, project_env
+from pallasc.specs.settings import why_not_declared
 from pallasc.specs.spec import Spec, Variant, spec_from_json
 from pallasc.specs.spelling import one_line
-from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.messages import Collected, Failed, Reply

@@ -16,8 +16,7 @@ from msgspec import Struct, field
 
 from pallasc.errors import BudgetError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.resources import check_budget
-from pallasc.specs.resources import Resources
+from pallasc.specs.artifacts.resources import Resources, check_budget
 from pallasc.specs.settings import build_settings
 from pallasc.specs.spec import Variant
 from pallasc.specs.spelling import listed

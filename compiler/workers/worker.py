@@ -33,7 +33,12 @@ from pallasc.compiler.inputs.manifest import (
     make_manifest,
     missed_of,
 )
-from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
+from pallasc.compiler.inputs.process_snapshot import (
+    ProcessSnapshot,
+    SharedState,
+    collector_past,
+    read_flags,
+)
 from pallasc.compiler.inputs.sources import FILE, name_of
 from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
@@ -49,9 +54,8 @@ from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, 
 from pallasc.errors import PallascError, SpecError, ToolError, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.entries import Entry, module_name
-from pallasc.specs.objects import collector_past
 from pallasc.specs.spec import Variant, spec_to_json
+from pallasc.specs.user_files import Entry, module_name
 
 
 def main(requests: int, replies: int) -> int:

@@ -22,8 +22,8 @@ is tuned:
 * `action` is the action key, over the lowered module, the target, and the toolchain; `artifact` is
   the digest of the artifact's record, which names every blob by digest; `request` is the request
   key, which shows that a spec changed if nothing is known of its sources
-* `resources` are the known numbers of `specs/resources.py` for the artifact: budget rules compare
-  with them, and `pallasc diff` shows them if nothing else is available
+* `resources` are the known numbers of `specs/artifacts/resources.py` for the artifact: budget rules
+  compare with them, and `pallasc diff` shows them if nothing else is available
 * a table's key is a kernel and a target, `matmul@h100-sxm`. Its digest covers the spec's `tune`
   field and all rows of the kernel for that model (`tuned_digest_text` in `specs/tuning.py`): which
   variants are used where, and their measurements
@@ -51,8 +51,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.artifacts.resources import Resources
 from pallasc.specs.loading.yaml_text import check_merged, decoded
-from pallasc.specs.resources import Resources
 from pallasc.specs.spelling import show
 from pallasc.specs.user_files import replace_file
 

@@ -27,7 +27,6 @@ from msgspec.structs import replace
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import array_tree, looks_like_array, parse_array
 from pallasc.specs.canonical import plain
-from pallasc.specs.entries import check_entry, parse_entry
 from pallasc.specs.fields import NODES, PARAMETER, SCALAR, PathParts, Place, tree
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.schema import (
@@ -63,6 +62,7 @@ from pallasc.specs.templates import (
     point_text,
     typed,
 )
+from pallasc.specs.user_files import check_entry, parse_entry
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_table import TunedPoints

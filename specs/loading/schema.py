@@ -14,7 +14,7 @@ from typing import Literal
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array
-from pallasc.specs.entries import check_data_file
+from pallasc.specs.artifacts.resources import MORE_IS_BETTER, parse_rule, rules_for
 from pallasc.specs.fields import (
     DATA,
     ENTRY,
@@ -39,9 +39,9 @@ from pallasc.specs.fields import (
     tree,
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
-from pallasc.specs.resources import MORE_IS_BETTER, parse_rule, rules_for
+from pallasc.specs.settings import why_not_declared
 from pallasc.specs.templates import Value, parse_template
-from pallasc.specs.variables import why_not_declared
+from pallasc.specs.user_files import check_data_file
 
 TABLE_SUFFIX = ".tuned.yaml"
 """Suffix of table files; a folder of specs skips them."""

@@ -26,7 +26,6 @@ from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
-from pallasc.specs.entries import normal_path
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target, make_model, resolve_target
 from pallasc.specs.loading.matrix import read_rows
@@ -46,10 +45,10 @@ from pallasc.specs.settings import project_table
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import nearest, show, suggestion
 from pallasc.specs.templates import Scalar, Value, label_of, typed
-from pallasc.specs.user_files import check_regular, read_regular
+from pallasc.specs.user_files import check_regular, normal_path, read_regular
 
 if TYPE_CHECKING:
-    from pallasc.specs.machine import Programs
+    from pallasc.specs.spec import Programs
     from pallasc.specs.tuning import Tune
 
 _PROJECT_KEY = "env"
@@ -457,7 +456,7 @@ def declare_program(
     Raises:
         SpecError: a field or a machine file is wrong or missing.
     """
-    from pallasc.specs.machine import Programs, read_machine  # most files have no programs
+    from pallasc.specs.spec import Programs, read_machine  # most files have no programs
 
     values: dict[str, Any] = PROGRAM.read(fields, at)
     named = values.get("machines", tuple(machines))

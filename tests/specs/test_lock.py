@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
+from pallasc.specs.artifacts.resources import Resources
 from pallasc.specs.loading.lock import (
     Component,
     Entry,
@@ -24,7 +25,6 @@ from pallasc.specs.loading.lock import (
     read_lock,
     write_lock,
 )
-from pallasc.specs.resources import Resources
 
 
 def digest(text: str) -> str:
