@@ -31,9 +31,8 @@ from pallasc.runtime.matching.tuned import Choice, Selector
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.artifact import cached_property
 from pallasc.specs.artifacts.signature import MISSING
-from pallasc.specs.canonical import canonical_json
+from pallasc.specs.canonical import Scalar, canonical_json
 from pallasc.specs.spelling import an
-from pallasc.specs.templates import Scalar
 
 # ---- availability, and a `device` argument
 

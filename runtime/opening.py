@@ -41,8 +41,8 @@ from pallasc.specs.bundle.manifest import Entry as ManifestEntry
 from pallasc.specs.bundle.manifest import is_name
 from pallasc.specs.bundle.reader import MemorySource
 from pallasc.specs.bundle.signature import Policy
+from pallasc.specs.canonical import Scalar
 from pallasc.specs.spelling import suggestion
-from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

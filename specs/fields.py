@@ -18,8 +18,9 @@ import msgspec
 from msgspec import Meta
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.arrays import is_template, parse_template
+from pallasc.specs.canonical import NAME, Value, typed
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
-from pallasc.specs.templates import NAME, Value, is_template, parse_template, typed
 from pallasc.specs.user_files import check_entry, parse_entry
 
 Schema = dict[str, object]

@@ -189,42 +189,26 @@ FIXED = {
 }
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Search path of workers for programs, in addition to the assembler's folder."""
+# JAX sets MOSAIC_GPU_CUDA_ROOT and MOSAIC_GPU_NVSHMEM_… itself on import, so they are set if the
+# caller imported JAX. Kernels that use NVSHMEM are rejected.
 DROPPED = frozenset(
     {
-        "BAZEL_TEST",
-        "JAX_COMPILATION_CACHE_DIR",
-        "JAX_ENABLE_COMPILATION_CACHE",
-        "LANG",
-        "LANGUAGE",
-        "LOCALTIME",
-        "MAKEFLAGS",
-        # JAX sets these itself on import, so they are set if the caller imported JAX.
-        "MOSAIC_GPU_CUDA_ROOT",
-        "MOSAIC_GPU_NVSHMEM_BC_PATH",  # kernels that use it are rejected
-        "MOSAIC_GPU_NVSHMEM_SO_PATH",
-        "MOSAIC_GPU_RUNTIME_LIB_PATH",
-        "NPROC",
-        "PJRT_NPROC",
-        "RUNFILES_DIR",
-        "TF_CPP_MIN_LOG_LEVEL",
-        "TPU_SKIP_MDS_QUERY",
+        "BAZEL_TEST", "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE", "LANG",
+        "LANGUAGE", "LOCALTIME", "MAKEFLAGS", "MOSAIC_GPU_CUDA_ROOT", "MOSAIC_GPU_NVSHMEM_BC_PATH",
+        "MOSAIC_GPU_NVSHMEM_SO_PATH", "MOSAIC_GPU_RUNTIME_LIB_PATH", "NPROC", "PJRT_NPROC",
+        "RUNFILES_DIR", "TF_CPP_MIN_LOG_LEVEL", "TPU_SKIP_MDS_QUERY",
     }
-)
+)  # fmt: skip
 DROPPED_PREFIXES = (
     "CUDA_", "GOTO_", "INTEL_", "KMP_", "LC_", "MKL_", "NVIDIA_", "NVTX_", "OMP_", "OPENBLAS_",
     "PYTHON", "__PYVENV_",
 )  # fmt: skip
 WHERE_MODULES_LIE = frozenset(
     {
-        "PYTHONDONTWRITEBYTECODE",
-        "PYTHONHOME",
-        "PYTHONNOUSERSITE",
-        "PYTHONPATH",
-        "PYTHONPLATLIBDIR",
-        "PYTHONPYCACHEPREFIX",
-        "PYTHONUSERBASE",
+        "PYTHONDONTWRITEBYTECODE", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONPATH",
+        "PYTHONPLATLIBDIR", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE",
     }
-)
+)  # fmt: skip
 PLACES = WHERE_MODULES_LIE | {"LD_LIBRARY_PATH", "NIX_LD", "NIX_LD_LIBRARY_PATH"}
 """Variables that a worker's process needs and kernels cannot see."""
 

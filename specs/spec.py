@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -19,10 +19,19 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.canonical import canonical_json, digest, variant_id
+from pallasc.specs.canonical import (
+    NAME,
+    Scalar,
+    Value,
+    canonical_json,
+    digest,
+    label_of,
+    plain,
+    typed,
+    variant_id,
+)
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
 from pallasc.specs.spelling import show
-from pallasc.specs.templates import Scalar, Value
 
 if TYPE_CHECKING:
     from pallasc.specs.fields import Place
@@ -79,25 +88,6 @@ class Budget(Struct, frozen=True):
     def rules(self) -> list[str]:
         """Return the fields whose limit is relative to a baseline."""
         return [field for field in self.__struct_fields__ if isinstance(getattr(self, field), str)]
-
-
-class Check(Struct, frozen=True):
-    """A variant with its spec's small sizes, which `pallasc check` runs instead.
-
-    Attributes:
-        params, args, static, mesh, tolerance: as in `Variant`.
-        seed: seed of the inputs, None if the spec has none.
-        names_args: True if the spec names arguments of the check, so that `params` alone do not
-            identify it.
-    """
-
-    params: tuple[tuple[str, Scalar], ...]
-    args: Args
-    static: dict[str, Value]
-    mesh: Mesh
-    tolerance: Tolerance | None
-    seed: int | None = None
-    names_args: bool = False
 
 
 MACHINE_SCHEMA = 1
@@ -287,7 +277,7 @@ class Variant(Struct, frozen=True, eq=False):
 
     Attributes:
         name: the kernel.
-        params: parameters of this point with the labels of their values (see `templates`), in
+        params: parameters of this point with the labels of their values (see `canonical`), in
             matrix order.
         target: the model it is compiled for.
         entry: as in `Spec`.
@@ -301,7 +291,11 @@ class Variant(Struct, frozen=True, eq=False):
         base_dir: as in `Spec`.
         mesh: axes and sizes of the devices that run it together; empty for one device.
         env: as in `Spec`, sorted.
-        check: the variant to check instead, None to check this one.
+        check: the variant with its spec's small sizes, which `pallasc check` runs instead; None to
+            check this one. It has no budget.
+        seed: seed of the inputs of a check, None if the spec has none.
+        names_args: True if the spec names arguments of the check, so that `params` alone do not
+            identify it.
         vmap: as in `Spec`.
         program: the fields of a program; None for a kernel.
         tuning: its data from a table; None if nothing is tuned, and in workers.
@@ -322,7 +316,9 @@ class Variant(Struct, frozen=True, eq=False):
     base_dir: str
     mesh: Mesh = ()
     env: tuple[str, ...] = ()
-    check: Check | None = None
+    check: Variant | None = None
+    seed: int | None = None
+    names_args: bool = False
     vmap: str | None = None
     program: Program | None = None
     tuning: Tuning | None = None
@@ -347,20 +343,8 @@ class Variant(Struct, frozen=True, eq=False):
         return variant_id(self.name, self.params, self.target.name)
 
     def for_check(self) -> Variant:
-        """Return the variant to check instead of this one; it has no budget."""
-        if self.check is None:
-            return self
-        own = self.check
-        return replace(
-            self,
-            params=own.params,
-            args=own.args,
-            static=own.static,
-            mesh=own.mesh,
-            tolerance=own.tolerance,
-            budget=Budget(),
-            check=None,
-        )
+        """Return the variant to check instead of this one."""
+        return self.check or self
 
     def request(self) -> dict[str, object]:
         """Return everything that affects compilation as plain data, mappings sorted by key.
@@ -410,6 +394,47 @@ def read_machine(path: str | Path) -> Machine:
             f"{path} is not a machine file: {reason}.",
             hint="Write one where the GPU is: pallasc machine > machine.json",
         ) from error
+
+
+class Choice(NamedTuple):
+    """One possible value of a parameter.
+
+    Attributes:
+        label: name for people.
+        content: the value that templates see.
+        key: equal for equal values of equal type and name.
+    """
+
+    label: Scalar
+    content: Value
+    key: str
+
+
+Point = dict[str, Choice]
+"""One choice for each parameter."""
+
+
+def choice_of(value: Value) -> Choice:
+    """Return the choice for a value."""
+    content = value
+    if isinstance(value, dict) and NAME in value:
+        content = {key: item for key, item in value.items() if key != NAME}
+    return Choice(label_of(value), content, typed(value))
+
+
+def contents(point: Point) -> dict[str, Value]:
+    """Return the values of a point as templates see them."""
+    return {name: choice.content for name, choice in point.items()}
+
+
+def labels(point: Point) -> tuple[tuple[str, Scalar], ...]:
+    """Return the labels of a point's values, in the order of its parameters."""
+    return tuple((name, choice.label) for name, choice in point.items())
+
+
+def point_text(labelled: Mapping[str, Scalar]) -> str:
+    """Return a point as messages show it: `m=8, tiles=small`."""
+    return ", ".join(f"{name}={plain(value)}" for name, value in labelled.items())
 
 
 def plain_args(tree: Any) -> Any:

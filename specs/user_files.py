@@ -47,11 +47,9 @@ def read_regular(file: str, *, most_bytes: int) -> bytes:
     """
     try:
         check_regular(file)
+        # The file may have been replaced since the check: opening a pipe must not block.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-        descriptor = os.open(file, flags)
-        with open(descriptor, "rb") as stream:
-            # The file may have been replaced since the check.
-            _check_kind(file, os.fstat(descriptor))
+        with open(os.open(file, flags), "rb") as stream:
             content = stream.read(most_bytes + 1)
     except FileNotFoundError:
         raise SpecError(f"{file}: there is no such file.") from None
@@ -69,12 +67,9 @@ def check_regular(file: str) -> None:
         SpecError: it is a directory, a named pipe, a socket, or a device.
         OSError: its status cannot be read.
     """
-    _check_kind(file, os.stat(file))
-
-
-def _check_kind(file: str, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket, or a device"
+    mode = os.stat(file).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "a pipe, a socket, or a device"
         raise SpecError(f"{file}: this is {kind}, not a file.")
 
 
@@ -233,6 +228,7 @@ _DYNAMIC = frozenset(("globals", "setattr", "exec", "locals", "vars"))
 """Functions that may bind names that parsing does not reveal."""
 
 _STAR = re.compile(rb"^\s*from\s.*\simport\s*\*", re.MULTILINE)
+_RELATIVE = "Paths are relative to the spec's folder."
 _FORM = "Write package.module:function, or file.py:function."
 
 
@@ -263,13 +259,11 @@ def parse_entry(text: str) -> Entry:
         SpecError: the text has neither form.
     """
     source, colon, attribute = text.partition(":")
-    if not colon or _ATTRIBUTES.fullmatch(attribute) is None:
+    is_file = source.endswith(".py")
+    names = [attribute] if is_file else [source, attribute]
+    if not colon or not all(map(_ATTRIBUTES.fullmatch, names)):
         raise SpecError(f"{show(text)} is not an entry point.", hint=_FORM)
-    if source.endswith(".py"):
-        return Entry(normal_path(source), attribute)
-    if _ATTRIBUTES.fullmatch(source) is None:
-        raise SpecError(f"{show(text)} is not an entry point.", hint=_FORM)
-    return Entry(source, attribute)
+    return Entry(normal_path(source) if is_file else source, attribute)
 
 
 def check_entry(entry: Entry, base_dir: str) -> None:
@@ -306,9 +300,7 @@ def normal_path(text: str) -> str:
         SpecError: the path is absolute or contains a backslash.
     """
     if posixpath.isabs(text) or "\\" in text:
-        raise SpecError(
-            f"{show(text)} is not a relative path.", hint="Paths are relative to the spec's folder."
-        )
+        raise SpecError(f"{show(text)} is not a relative path.", hint=_RELATIVE)
     return posixpath.normpath(text)
 
 
@@ -317,13 +309,9 @@ def _existing(relative: str, base_dir: str) -> Path:
     if path.is_file():
         return path
     near = nearest(path.name, [p.name for p in _listed(path.parent) if p.is_file()])
-    parent = posixpath.dirname(relative)
-    raise SpecError(
-        f"file {relative!r} does not exist.",
-        hint=f"Did you mean {posixpath.join(parent, near)!r}?"
-        if near
-        else "Paths are relative to the spec's folder.",
-    )
+    own = posixpath.join(posixpath.dirname(relative), near or "")
+    hint = f"Did you mean {own!r}?" if near else _RELATIVE
+    raise SpecError(f"file {relative!r} does not exist.", hint=hint)
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -472,11 +460,10 @@ def _execute(name: str, file: Path, shown: str) -> ModuleType:
     sys.modules[name] = module  # dataclasses look up their module during execution
     try:
         loader.exec_module(module)
-    except SpecError:
-        del sys.modules[name]
-        raise
     except (Exception, SystemExit) as error:
         del sys.modules[name]
+        if isinstance(error, SpecError):
+            raise
         raise SpecError(_summary(error), location=_place(error, file, shown)) from error
     return module
 

@@ -13,8 +13,7 @@ from pallasc.specs.artifacts.artifact import Artifact, cached_property
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.manifest import Array
-from pallasc.specs.canonical import canonical_json, variant_id
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import Scalar, canonical_json, variant_id
 from pallasc.specs.tuning import Tuning
 
 ArrayType = tuple[Any, ...]

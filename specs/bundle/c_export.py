@@ -32,9 +32,8 @@ from pallasc.specs.artifacts.resources import model_figure
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.canonical import digest
+from pallasc.specs.canonical import Scalar, digest
 from pallasc.specs.gpus import ARCH, device_names
-from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import How, chosen_by, is_for, names_of
 from pallasc.specs.user_files import replace_folder
 

@@ -248,13 +248,11 @@ def table_key(kernel: str, target: str) -> str:
 
 def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
     """Return the labels of the components whose digests differ."""
-    labels = {*locked, *now}
-    return sorted(label for label in labels if _digest(locked, label) != _digest(now, label))
 
+    def digest(components: Mapping[str, Component], label: str) -> str:
+        return components[label].digest if label in components else ""
 
-def _digest(components: Mapping[str, Component], label: str) -> str | None:
-    component = components.get(label)
-    return None if component is None else component.digest
+    return sorted(x for x in {*locked, *now} if digest(locked, x) != digest(now, x))
 
 
 def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:

@@ -13,8 +13,9 @@ from pathlib import PurePath
 from typing import Literal
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array
+from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array, parse_template
 from pallasc.specs.artifacts.resources import MORE_IS_BETTER, parse_rule, rules_for
+from pallasc.specs.canonical import Value
 from pallasc.specs.fields import (
     DATA,
     ENTRY,
@@ -40,7 +41,6 @@ from pallasc.specs.fields import (
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.settings import why_not_declared
-from pallasc.specs.templates import Value, parse_template
 from pallasc.specs.user_files import check_data_file
 
 TABLE_SUFFIX = ".tuned.yaml"

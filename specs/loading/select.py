@@ -24,11 +24,10 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.canonical import plain
+from pallasc.specs.canonical import Scalar, plain
 from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import nearest, suggestion, values_text
-from pallasc.specs.templates import Scalar
 
 
 class Selectable(Protocol):

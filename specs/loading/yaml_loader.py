@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.canonical import plain
+from pallasc.specs.canonical import Scalar, Value, label_of, plain, typed
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target, make_model, resolve_target
 from pallasc.specs.loading.matrix import read_rows
@@ -44,7 +44,6 @@ from pallasc.specs.loading.yaml_text import Document, parse_document, read_docum
 from pallasc.specs.settings import project_table
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import nearest, show, suggestion
-from pallasc.specs.templates import Scalar, Value, label_of, typed
 from pallasc.specs.user_files import check_regular, normal_path, read_regular
 
 if TYPE_CHECKING:
