@@ -64,31 +64,11 @@ class Tolerance(Struct, frozen=True):
     atol: int | float | None = None
 
 
-class Budget(Struct, frozen=True):
-    """Resource limits of a variant: numbers, rules relative to a baseline, or None for no limit.
+Budget = dict[str, int | str]
+"""Limits of fields of `Resources`: numbers, or rules relative to a baseline.
 
-    Rules are text, normalized by `resources`: `+8`, `+10 %`, `<= baseline`.
-
-    Attributes:
-        registers: registers per thread.
-        spill_bytes: bytes of spill stores plus spill loads per thread.
-        stack_bytes: stack frame per thread.
-        smem_bytes: static plus dynamic shared memory per block.
-        occupancy: minimum number of resident warps per multiprocessor.
-        cubin_bytes: total size of the variant's cubins.
-    """
-
-    registers: int | str | None = None
-    spill_bytes: int | str | None = None
-    stack_bytes: int | str | None = None
-    smem_bytes: int | str | None = None
-    occupancy: int | str | None = None
-    cubin_bytes: int | str | None = None
-
-    def rules(self) -> list[str]:
-        """Return the fields whose limit is relative to a baseline."""
-        return [field for field in self.__struct_fields__ if isinstance(getattr(self, field), str)]
-
+Rules are text, normalized by `resources`: `+8`, `+10 %`, `<= baseline`.
+"""
 
 MACHINE_SCHEMA = 1
 _LARGEST_BYTES = 1 << 20
@@ -185,28 +165,6 @@ class Program(Struct, frozen=True):
         return {**own, "machine": self.machine.digest, "tuned": digest(self.tuned)}
 
 
-class Programs(Struct, frozen=True):
-    """The part of a spec that only programs have.
-
-    Attributes:
-        machines: machines by name.
-        files: their files, relative to the spec's folder.
-        donate: as in `Program`.
-        shardings: as in `Program`.
-        explicit: as in `Program`.
-    """
-
-    machines: dict[str, Machine]
-    files: tuple[str, ...]
-    donate: tuple[str, ...] = ()
-    shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
-    explicit: tuple[str, ...] = ()
-
-    def on(self, machine: str) -> Program:
-        """Return the program for one of the machines."""
-        return Program(self.machines[machine], self.donate, self.shardings, self.explicit)
-
-
 class Spec(Struct, frozen=True, eq=False):
     """A kernel as declared by its author; its templates are checked but not filled in.
 
@@ -231,7 +189,8 @@ class Spec(Struct, frozen=True, eq=False):
         mesh: axes of the devices that run the kernel together; sizes are numbers or templates.
         check: values of parameters that `pallasc check` uses instead, plus `$args` and `$seed`.
         vmap: kernel that does the same for a batch, for `jax.vmap`; None if there is none.
-        program: the fields of a program; None for a kernel.
+        programs: the program for each machine, by its name; empty for a kernel.
+        machines: files of the machines, relative to `base_dir`.
         location: position of the declaration.
         base_dir: absolute folder of the spec file; not part of any key.
         places: place of each field in a YAML file, by name; empty for Python specs, and in workers.
@@ -259,7 +218,8 @@ class Spec(Struct, frozen=True, eq=False):
     check: dict[str, Value] = field(default_factory=dict)
     vmap: str | None = None
     tune: Tune | None = None
-    program: Programs | None = None
+    programs: dict[str, Program] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
 
     @property

@@ -130,7 +130,7 @@ class Baseline(Struct, frozen=True):
 
     def check(self, artifact: Artifact, variant: Variant) -> BudgetError | None:
         """Return the error of an artifact that exceeds its budget, None if it does not."""
-        rules = variant.budget.rules()
+        rules = _rules(variant)
         if not rules:
             return check_budget(artifact, variant.budget)
         before = self.resources.get(variant.id, Resources())
@@ -149,6 +149,11 @@ class Baseline(Struct, frozen=True):
         ]
 
 
+def _rules(variant: Variant) -> list[str]:
+    """Return the fields of a budget whose limit is relative to a baseline."""
+    return [name for name, limit in variant.budget.items() if isinstance(limit, str)]
+
+
 def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | None:
     """Return the baseline of a build, None if no budget needs one.
 
@@ -160,7 +165,7 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         SpecError: the file does not exist, cannot be read, or has no resources to compare with; or
             a rule needs a baseline, and there is none.
     """
-    first = next((variant for variant in variants if variant.budget.rules()), None)
+    first = next((variant for variant in variants if _rules(variant)), None)
     if path is None and first is None:
         return None
     from pallasc.specs.loading.lock import LOCK_FILE, read_lock, update_command
@@ -173,9 +178,9 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         raise SpecError(
             f"--baseline: there is no {path}.", hint=f"Make it with: {update_command(place)}"
         )
-    rule = first.budget.rules()[0]
+    rule = _rules(first)[0]
     raise SpecError(
-        f"{first.name}.budget.{rule}: {getattr(first.budget, rule)!r} is relative to a "
+        f"{first.name}.budget.{rule}: {first.budget[rule]!r} is relative to a "
         f"baseline, and there is no {LOCK_FILE} here.",
         location=first.where(f"budget.{rule}"),
         hint=f"Make one with: {update_command(LOCK_FILE)}; or name one with --baseline.",

@@ -129,7 +129,7 @@ def _collect(request: messages.Collect) -> Reply:
             return Failed.because_of(error, diagnostics=listener.diagnostics(), missed=missed)
         diagnostics = listener.diagnostics()
     tables = [spec.table for spec in specs if spec.table]
-    machines = [file for spec in specs if spec.program for file in spec.program.files]
+    machines = [file for spec in specs for file in spec.machines]
     for read_file in dict.fromkeys([*tables, *machines]):
         # The spec file depends on it, though pallasc read it.
         recorders.record_of(name).look(FILE, str(Path(folder, read_file)))

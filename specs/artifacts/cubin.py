@@ -340,12 +340,9 @@ def _tools(elf: Elf) -> tuple[Tool, ...]:
 def _tool(content: bytes) -> Tool:
     _, _, name, version, _, options = _TOOL.unpack_from(content)
     strings = content[_TOOL.size :]
-    exact = re.search(r"\bV(\d+(?:\.\d+)+)", told := _string(strings, version))
-    return Tool(_string(strings, name), exact[1] if exact else told, _string(strings, options))
-
-
-def _string(strings: bytes, at: int) -> str:
-    return strings[at:].partition(b"\0")[0].decode("utf-8", "replace").strip()
+    exact = re.search(r"\bV(\d+(?:\.\d+)+)", told := _text(strings, version).strip())
+    own, used = _text(strings, name).strip(), _text(strings, options).strip()
+    return Tool(own, exact[1] if exact else told, used)
 
 
 def _aligned(size: int) -> int:

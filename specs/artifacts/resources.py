@@ -221,7 +221,7 @@ def check_budget(
     """
     clauses: list[tuple[str, str]] = []
     for field in Resources._fields:
-        limit, previous = getattr(budget, field), getattr(before, field)
+        limit, previous = budget.get(field), getattr(before, field)
         if limit is None or (isinstance(limit, str) and previous is None):
             continue
         kernel, number = _worst(artifact, field)

@@ -46,7 +46,6 @@ from pallasc.specs.loading.schema import (
 )
 from pallasc.specs.loading.yaml_text import Document, read_document
 from pallasc.specs.spec import (
-    Budget,
     Choice,
     Point,
     Spec,
@@ -271,8 +270,6 @@ def _check_expansion(specs: Iterable[Spec]) -> None:
 LONGEST_ID = 900
 """Longest id in characters; a key of a lock file, in quotes, may have 1024."""
 
-_NO_BUDGET = Budget()
-
 Params = Mapping[str, Value]
 """Values of a point as templates see them."""
 
@@ -403,7 +400,7 @@ class Filling:
         """Yield the variants of a point, one for each target."""
         spec, at = self._spec, self._at
         made = self._made(point)
-        budget = Budget(**self._budget(contents(point))) if spec.budget else _NO_BUDGET
+        budget = self._budget(contents(point))
         check = self._check(point) if spec.check else None
         for target in targets:
             variant = Variant(
@@ -414,7 +411,7 @@ class Filling:
                 files=self._files,
                 env=self._env,
                 vmap=spec.vmap,
-                program=None if spec.program is None else spec.program.on(target.name),
+                program=spec.programs.get(target.name),
                 location=spec.location,
                 base_dir=spec.base_dir,
                 places=spec.places,
@@ -422,7 +419,7 @@ class Filling:
                 **made,
             )
             if check is not None:
-                small = replace(variant, budget=_NO_BUDGET, **check)
+                small = replace(variant, budget={}, **check)
                 variant = replace(variant, check=small)
             if len(variant.id) > LONGEST_ID:
                 raise at.error(

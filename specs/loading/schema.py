@@ -379,9 +379,12 @@ PARTIAL_KERNEL = record(field._replace(required=field.name == "name") for field 
 """A kernel whose missing fields may be in the defaults."""
 
 DEFAULTS = record(
-    field._replace(required=False)
-    for field in KERNEL_FIELDS
-    if field.name not in ("name", "targets")
+    (
+        field._replace(required=False)
+        for field in KERNEL_FIELDS
+        if field.name not in ("name", "targets")
+    ),
+    elsewhere={"targets": "Write targets at the top of the file, next to 'defaults'."},
 )
 """Fields that can be set once for all kernels of a file."""
 

@@ -42,12 +42,11 @@ from pallasc.specs.loading.schema import (
 )
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
 from pallasc.specs.settings import project_table
-from pallasc.specs.spec import Spec
+from pallasc.specs.spec import Program, Spec, read_machine
 from pallasc.specs.spelling import nearest, show, suggestion
 from pallasc.specs.user_files import check_regular, normal_path, read_regular
 
 if TYPE_CHECKING:
-    from pallasc.specs.spec import Programs
     from pallasc.specs.tuning import Tune
 
 _PROJECT_KEY = "env"
@@ -455,17 +454,14 @@ def declare_program(
     Raises:
         SpecError: a field or a machine file is wrong or missing.
     """
-    from pallasc.specs.spec import Programs, read_machine  # most files have no programs
-
     values: dict[str, Any] = PROGRAM.read(fields, at)
     named = values.get("machines", tuple(machines))
     if not named:
         raise at.error("field 'machines' is missing.", "Add machines: [machine.json]; write the "
                        "file where the GPU is, with pallasc machine.")  # fmt: skip
     place = at.child("machines")
-    own = Programs(
-        {}, named, values.get("donate", ()), values.get("shardings", {}), values.get("explicit", ())
-    )
+    own = {key: values[key] for key in ("donate", "shardings", "explicit") if key in values}
+    programs: dict[str, Program] = {}
     models: dict[str, Target] = {}
     for index, file in enumerate(named):
         where = place.child(index) if "machines" in values else at
@@ -475,26 +471,27 @@ def declare_program(
             if name in models:
                 raise SpecError(f"two machine files are named {name}.", hint="Rename one of them.")
             models[name] = machine.target(name)
-            own.machines[name] = machine
-    _check_shardings(own, values, at)
+            programs[name] = Program(machine, **own)
+    _check_shardings(values, at)
     kernel = {key: value for key, value in fields.items() if key not in _OWN}
     file = SpecFile(base_dir, models=models)
-    return replace(declare({**kernel, "targets": [*models]}, at, file), program=own)
+    spec = declare({**kernel, "targets": [*models]}, at, file)
+    return replace(spec, programs=programs, machines=named)
 
 
-def _check_shardings(own: Programs, values: Mapping[str, Any], at: Place) -> None:
+def _check_shardings(values: Mapping[str, Any], at: Place) -> None:
     """Check that donations and shardings name arguments, and shardings axes of the mesh."""
     args, mesh = values["args"], values.get("mesh", {})
-    known = [*args] if isinstance(args, dict) else [*map(str, range(len(args)))]
-    sharded = [("shardings", path.partition(".")[0]) for path in own.shardings]
-    for key, name in [*(("donate", name) for name in own.donate), *sharded]:
-        if name not in known:
-            raise at.child(key).unknown("argument", name, known)
-    dividing = [axes for dimensions in own.shardings.values() for axes in dimensions if axes]
+    shardings: Mapping[str, Any] = values.get("shardings", {})
+    arguments = [*args] if isinstance(args, dict) else [*map(str, range(len(args)))]
+    dividing = [axes for dimensions in shardings.values() for axes in dimensions if axes]
     names = [name for axes in dividing for name in ((axes,) if isinstance(axes, str) else axes)]
-    for key, name in [
-        *(("explicit", name) for name in own.explicit),
-        *(("shardings", name) for name in names),
-    ]:
-        if name not in mesh:
-            raise at.child(key).unknown("axis name", name, mesh)
+    for key, what, used, known in (
+        ("donate", "argument", values.get("donate", ()), arguments),
+        ("shardings", "argument", [path.partition(".")[0] for path in shardings], arguments),
+        ("explicit", "axis name", values.get("explicit", ()), mesh),
+        ("shardings", "axis name", names, mesh),
+    ):
+        for name in used:
+            if name not in known:
+                raise at.child(key).unknown(what, name, known)

@@ -65,7 +65,7 @@ def test_fields_of_a_mapping_fill_templates() -> None:
     last = found[-1]
     assert str(last.args["x"]) == "f32[128, 128]"  # type: ignore[call-overload]
     assert last.static == {"all": {"tile_m": 128, "tile_n": 256}, "k": 2, "name": "m128"}
-    assert (last.budget.registers, last.mesh) == (128, (("x", 4),))
+    assert (last.budget["registers"], last.mesh) == (128, (("x", 4),))
 
 
 def test_a_name_is_no_part_of_what_is_compiled() -> None:
