@@ -43,7 +43,8 @@ from pallasc.specs.spelling import shortened, show, suggestion
 _PIECES = re.compile(r"(\{\{|\}\}|\{[^{}]*\}|[{}])")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _LONGEST_EXPRESSION = 200
-_LARGEST_NUMBER = 2**63
+_LIMIT = 2**63
+"""Numbers, dimensions, and sizes in bytes are below it."""
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -89,7 +90,7 @@ class Expression(NamedTuple):
             result: int = self.compute(values)
         except ZeroDivisionError:
             raise SpecError(f"{{{self.text}}} divides by zero.") from None
-        if abs(result) >= _LARGEST_NUMBER:
+        if abs(result) >= _LIMIT:
             raise SpecError(f"{{{self.text}}} does not fit into 64 bits.")
         return result
 
@@ -285,8 +286,6 @@ _NUMBER = re.compile("0|[1-9][0-9]*")
 _COMMA = re.compile(r",(?![^{}]*\})")
 _EXAMPLE = 'Write it like "bf16[1024, {n}]", or "f32[]" for a scalar.'
 _LONGEST = 1000
-_LARGEST_DIMENSION = 2**63
-_LARGEST_BYTES = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,7 +391,7 @@ class ArrayTemplate(NamedTuple):
         value = dim.fill(params)
         if isinstance(value, str) and not dim.names and value.isdecimal():
             value = int(value)
-        if type(value) is not int or not 0 <= value < _LARGEST_DIMENSION:
+        if type(value) is not int or not 0 <= value < _LIMIT:
             raise SpecError(
                 f"{self.text!r}: dimension {index} is {show(value)}{self._given(params)}.",
                 hint="A dimension must be a whole number, 0 or more.",
@@ -410,7 +409,7 @@ def check_size(array: ArraySpec) -> None:
     Raises:
         SpecError: the array is too large.
     """
-    if array.nbytes >= _LARGEST_BYTES:
+    if array.nbytes >= _LIMIT:
         raise SpecError(
             f"{str(array)!r} takes {array.nbytes} bytes.",
             hint="An array takes less than 2**63 bytes: make a dimension smaller.",

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -23,8 +22,6 @@ from pallasc.specs.arrays import is_template, parse_template
 from pallasc.specs.canonical import NAME, Value, typed
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
-
-_NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 Schema = dict[str, object]
 """A fragment of a JSON schema."""
@@ -284,7 +281,7 @@ def _properties(fields: Iterable[Field]) -> Schema:
 
 
 def record(
-    fields: Iterable[Field], what: str = "field", elsewhere: Mapping[str, str] = _NOWHERE
+    fields: Iterable[Field], what: str = "field", elsewhere: Mapping[str, str] | None = None
 ) -> Kind:
     """Return the kind of mappings with known keys; `elsewhere` has hints for other keys."""
     table = {field.name: field for field in fields}
@@ -295,7 +292,7 @@ def record(
             raise expected("a mapping", value, at)
         for key in value:
             if key not in table:
-                raise at.unknown(what, key, table, elsewhere.get(key))
+                raise at.unknown(what, key, table, (elsewhere or {}).get(key))
         for name in required:
             if name not in value:
                 raise at.error(f"{what} {name!r} is missing.", table[name].doc)

@@ -349,15 +349,14 @@ def _find_module(module: str, base_dir: str) -> Path | None:
 def _find(name: str, folders: list[str]) -> ModuleSpec | None:
     """Find a module in folders as Python does, including the finders of editable installs."""
     for finder in sys.meta_path:
-        if finder is PathFinder:
-            # Pass the last component only: PathFinder looks up a namespace's parent in
-            # `sys.modules`.
-            spec = PathFinder.find_spec(name.rpartition(".")[2], folders)
-        else:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, folders if "." in name else None) if find else None
+        # Pass the last component only: PathFinder looks up a namespace's parent in `sys.modules`.
+        own = finder is PathFinder
+        where = folders if own or "." in name else None
+        find = getattr(finder, "find_spec", None)
+        spec = find(name.rpartition(".")[2] if own else name, where) if find else None
         if spec is not None:
-            return spec
+            found: ModuleSpec = spec
+            return found
     return None
 
 

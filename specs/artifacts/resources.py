@@ -249,19 +249,17 @@ def _worst(
     if field == "cubin_bytes":
         return "", artifact.cubin_bytes
     if field == "occupancy":
-        return min(_residents(artifact, target), key=lambda pair: pair[1], default=("", None))
+        figures = artifact.target if target is None else target
+        warps = [
+            (
+                each.kernel,
+                blocks_per_sm(each, artifact.kernel_of(each), figures) * warps_of_block(each),
+            )
+            for each in artifact.launch_sizes
+        ]
+        return min(warps, key=lambda pair: pair[1], default=("", None))
     numbers = [(kernel.name, getattr(kernel, field)) for kernel in artifact.kernels]
     return max(numbers, key=lambda pair: math.inf if pair[1] is None else pair[1], default=("", 0))
-
-
-def _residents(artifact: Artifact, target: _Figures | None = None) -> list[tuple[str, int]]:
-    """Return the kernel of each launch, and its resident warps per multiprocessor."""
-    residents = []
-    for launch in artifact.launch_sizes:
-        figures = artifact.target if target is None else target
-        blocks = blocks_per_sm(launch, artifact.kernel_of(launch), figures)
-        residents.append((launch.kernel, blocks * warps_of_block(launch)))
-    return residents
 
 
 def _allows(limit: int | str, number: int, before: int | None, field: str) -> bool:

@@ -62,7 +62,7 @@ LOCK_FILE = Path("pallasc.lock")
 LOCK_SCHEMA, TABLES_SCHEMA = 3, 4
 """Schemas written without and with tuned kernels."""
 
-READ_SCHEMAS = (1, 2, LOCK_SCHEMA, TABLES_SCHEMA)
+READ_SCHEMAS = ("1", "2", "3", "4")
 NOTES = (
     "# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes",
     "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
@@ -350,7 +350,13 @@ def parse_lock(text: str, file: str) -> Lock:
             section, rows[start[1]] = start[1], {}
         elif given := _SCHEMA.fullmatch(line):
             schema = given[1]
-            _check_schema(schema, Location(file, number))
+            if schema not in READ_SCHEMAS:
+                raise SpecError(
+                    f"the lock has schema {schema[:20]}, and this pallasc reads schemas "
+                    f"{listed(READ_SCHEMAS)}.",
+                    location=Location(file, number),
+                    hint="Install the pallasc that wrote it.",
+                )
         elif line and not line.startswith("#"):
             message = f"{show(name)} is in the lock twice" if row else f"invalid line: {show(line)}"
             raise SpecError(f"{message}.", location=Location(file, number), hint=_restore(file))
@@ -371,16 +377,6 @@ def parse_lock(text: str, file: str) -> Lock:
 
 def _unescaped(escape: re.Match[str]) -> str:
     return chr(int(escape[1], 16)) if escape[1] else escape[2]
-
-
-def _check_schema(schema: str, location: Location) -> None:
-    if schema not in map(str, READ_SCHEMAS):
-        raise SpecError(
-            f"the lock has schema {schema[:20]}, and this pallasc reads schemas "
-            f"{listed(map(str, READ_SCHEMAS))}.",
-            location=location,
-            hint="Install the pallasc that wrote it.",
-        )
 
 
 def _resources(row: re.Match[str]) -> Resources:

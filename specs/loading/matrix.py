@@ -164,7 +164,10 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
         for row in rows or [{}]:
             for values in itertools.product(*axes.values()):
                 point = {**row, **dict(zip(axes, values, strict=True))}
-                if not any(_identity(point, names) in keys for names, keys in excluded.items()):
+                if not any(
+                    tuple([point[name].key for name in names]) in keys
+                    for names, keys in excluded.items()
+                ):
                     points.append(point)
     if spec.include:
         points.extend(_included(spec, known, at.child("include")))
@@ -236,10 +239,6 @@ def _included(spec: Spec, known: _Known, at: Place) -> Iterator[Point]:
             name: known.get(name, {}).get(typed(extra[name])) or choice_of(extra[name])
             for name in names
         }
-
-
-def _identity(point: Point, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple([point[name].key for name in names])
 
 
 def _source_of(spec: Spec, name: str, at: Place) -> Place:
