@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from pallasc.compiler.builds.bundling import Repository, find_repository
 from pallasc.errors import NotCachedError, SpecError, ToolError
-from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.resources import Resources, resources_of
+from pallasc.specs.artifacts.artifact import Artifact, Resources, resources_of
 from pallasc.specs.canonical import plain, variant_id
 from pallasc.specs.spec import Variant
 

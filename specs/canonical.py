@@ -110,13 +110,8 @@ def digest(data: bytes) -> str:
 
 def labelled_key(fields: Mapping[str, bytes | str]) -> str:
     """Return the key of the labeled `fields`, in hexadecimal."""
-    try:
-        # Fast path: most values are ASCII text, where character counts equal byte counts.
-        lines = [f"{len(k)}:{k} {len(v)}:" + v for k, v in sorted(fields.items())]  # type: ignore[operator]
-        data = "\n".join([*lines, ""]).encode("ascii")
-    except (UnicodeEncodeError, TypeError):
-        data = b"".join([_labelled(label, fields[label]) for label in sorted(fields)])
-    return digest(KEY_SCHEMA + data)
+    lines = [_labelled(label, fields[label]) for label in sorted(fields)]
+    return digest(KEY_SCHEMA + b"".join(lines))
 
 
 def _labelled(label: str, value: bytes | str) -> bytes:

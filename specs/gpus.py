@@ -156,10 +156,7 @@ class Target:
         Keys contain these values instead of this file, so a new row or a comment changes no key.
         They are all columns of the architecture's row except `IN_NO_KEY`.
         """
-        reserved = reserved_smem_bytes(10 * self.major + self.minor)
-        row = ARCHITECTURES.get(capability(self.arch)) or Architecture(
-            self.arch, "", (12, 0), 0, _AMPERE, reserved, embedded=False
-        )
+        row = ARCHITECTURES[capability(self.arch)]
         # The driver may be required by the architecture or by the toolkit's major version.
         drivers = {api for api in LINUX_DRIVERS if api[1] == 0} | {row.driver}
         return {

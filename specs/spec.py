@@ -67,7 +67,7 @@ class Tolerance(Struct, frozen=True):
 Budget = dict[str, int | str]
 """Limits of fields of `Resources`: numbers, or rules relative to a baseline.
 
-Rules are text, normalized by `resources`: `+8`, `+10 %`, `<= baseline`.
+Rules are text, normalized by `parse_rule`: `+8`, `+10 %`, `<= baseline`.
 """
 
 MACHINE_SCHEMA = 1

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from pallasc.errors import BudgetError, SpecError
-from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.resources import Resources, check_budget
+from pallasc.specs.artifacts.artifact import Artifact, Resources, check_budget
 from pallasc.specs.settings import build_settings
 from pallasc.specs.spec import Variant
 from pallasc.specs.spelling import listed

@@ -25,10 +25,9 @@ from pathlib import Path
 
 from pallasc.errors import SpecError, ToolError
 from pallasc.specs.arrays import array_text
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, model_figure
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.resources import model_figure
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry

@@ -22,7 +22,7 @@ is tuned:
 * `action` is the action key, over the lowered module, the target, and the toolchain; `artifact` is
   the digest of the artifact's record, which names every blob by digest; `request` is the request
   key, which shows that a spec changed if nothing is known of its sources
-* `resources` are the known numbers of `specs/artifacts/resources.py` for the artifact: budget rules
+* `resources` are the known numbers of `Resources` for the artifact: budget rules
   compare with them, and `pallasc diff` shows them if nothing else is available
 * a table's key is a kernel and a target, `matmul@h100-sxm`. Its digest covers the spec's `tune`
   field and all rows of the kernel for that model (`tuned_digest_text` in `specs/tuning.py`): which
@@ -51,10 +51,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.artifacts.resources import Resources
+from pallasc.specs.artifacts.artifact import Resources
 from pallasc.specs.loading.yaml_text import check_merged, decoded
 from pallasc.specs.spelling import show
-from pallasc.specs.user_files import replace_file
+from pallasc.specs.user_files import read_regular, replace_file
 
 LOCK_FILE = Path("pallasc.lock")
 """Default path of the lock; `--lock` overrides it."""
@@ -70,6 +70,8 @@ NOTES = (
 
 VARIABLE = "variable "
 """Prefix of the labels of environment variables."""
+
+_MOST_BYTES = 1 << 28
 
 DIGEST = "[0-9a-f]{64}"
 _WORD = r"A-Za-z0-9_\-.,=@+/*()\[\]"
@@ -311,12 +313,9 @@ def read_lock(path: Path) -> Lock | None:
         SpecError: it cannot be read, or as `parse_lock`.
     """
     file = str(path)
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except OSError as error:
-        raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
+    content = read_regular(file, most_bytes=_MOST_BYTES)
     # Universal newlines, as for text files.
     text = decoded(content, file, _restore(file)).replace("\r\n", "\n").replace("\r", "\n")
     return parse_lock(text, file)

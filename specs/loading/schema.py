@@ -14,7 +14,7 @@ from typing import Literal
 
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array, parse_template
-from pallasc.specs.artifacts.resources import MORE_IS_BETTER, parse_rule, rules_for
+from pallasc.specs.artifacts.artifact import MORE_IS_BETTER, parse_rule, rules_for
 from pallasc.specs.canonical import Value
 from pallasc.specs.fields import (
     DATA,

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.specs.artifacts.resources import Resources
+from pallasc.specs.artifacts.artifact import Resources
 from pallasc.specs.loading.lock import Lock, read_lock, write_lock
 
 LOCK = Path("pallasc.lock")
