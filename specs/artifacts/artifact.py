@@ -573,13 +573,11 @@ def _worst(
     if field == "occupancy":
         figures = artifact.target if target is None else target
         warps = [
-            (
-                each.kernel,
-                blocks_per_sm(each, artifact.kernel_of(each), figures) * warps_of_block(each),
-            )
+            (blocks_per_sm(each, artifact.kernel_of(each), figures) * warps_of_block(each), each)
             for each in artifact.launch_sizes
         ]
-        return min(warps, key=lambda pair: pair[1], default=("", None))
+        number, launch = min(warps, key=lambda pair: pair[0], default=(None, None))
+        return launch.kernel if launch else "", number
     numbers = [(kernel.name, getattr(kernel, field)) for kernel in artifact.kernels]
     return max(numbers, key=lambda pair: math.inf if pair[1] is None else pair[1], default=("", 0))
 

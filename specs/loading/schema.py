@@ -415,6 +415,7 @@ _VERSION = leaf(
     f"schema {SCHEMA_VERSION}, which this pallasc reads",
     f"Write schema: {SCHEMA_VERSION}, or install the pallasc that the file was written for.",
 )
+KERNELS_DOC = "A list of kernels, each beginning with '- name: …'."
 FILE_FIELDS = (
     Field("schema", _VERSION, f"Write schema: {SCHEMA_VERSION}.", required=True),
     Field("targets", _TARGETS, "Targets of every kernel that names none."),
@@ -423,7 +424,7 @@ FILE_FIELDS = (
     Field(
         "kernels",
         list_of(_item("kernel", PARTIAL_KERNEL), "kernels", repeats=True),
-        "A list of kernels, each beginning with '- name: …'.",
+        KERNELS_DOC,
     ),
     Field(
         "programs",

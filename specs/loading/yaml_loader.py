@@ -34,6 +34,7 @@ from pallasc.specs.loading.schema import (
     FILE_FIELDS,
     FILE_KEY,
     KERNEL_FIELDS,
+    KERNELS_DOC,
     PARTIAL_KERNEL,
     PROGRAM,
     TABLE_SUFFIX,
@@ -121,16 +122,13 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     models = _models(fields.get("models", {}), at.child("models"))
     file = SpecFile(base_dir, defaults, places, models)
     if not ("kernels" in fields or "programs" in fields):
-        raise at.error(
-            "field 'kernels' is missing.", next(f.doc for f in FILE_FIELDS if f.name == "kernels")
-        )
+        raise at.error("field 'kernels' is missing.", KERNELS_DOC)
     specs = []
     for index, kernel in enumerate(fields.get("kernels", ())):
-        place = at.child("kernels").child(index)
-        specs.append(declare(kernel, kernel_place(place, kernel.get("name"), place.label), file))
+        place = kernel_place(at.child("kernels").child(index), kernel.get("name"))
+        specs.append(declare(kernel, place, file))
     for index, program in enumerate(fields.get("programs", ())):
-        place = at.child("programs").child(index)
-        place = kernel_place(place, program.get("name"), place.label)
+        place = kernel_place(at.child("programs").child(index), program.get("name"))
         specs.append(declare_program(program, place, base_dir, fields.get("machines", ())))
     return specs
 
@@ -253,9 +251,9 @@ def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, obj
     return {"matrix": axes, "rows": rows, "table": table["path"]}
 
 
-def kernel_place(at: Place, name: object, otherwise: str) -> Place:
+def kernel_place(at: Place, name: object, otherwise: str = "") -> Place:
     """Return a kernel's place, labeled with the kernel's name if it has one."""
-    origin = name if isinstance(name, str) and name else otherwise
+    origin = name if isinstance(name, str) and name else otherwise or at.label
     return at._replace(origin=origin, skip=len(at.path))
 
 
