@@ -20,7 +20,7 @@ from pallasc.specs.canonical import plain
 
 _LISTED = 12
 _LONGEST = 200
-"""Compared letters of a word; a comparison costs the product of the lengths."""
+"""Longest word that is compared; a comparison costs the product of the lengths."""
 
 _MOST_COMPARED = 20_000
 _NEAR = 0.65
@@ -32,9 +32,12 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word closest to `word`, or None if none is close."""
     import difflib
 
-    lower = word.lower()[:_LONGEST]
-    candidates = sorted(itertools.islice(known, _MOST_COMPARED), reverse=True)
-    words = {candidate.lower()[:_LONGEST]: candidate for candidate in candidates}
+    candidates = itertools.islice(known, _MOST_COMPARED)
+    if len(word) > _LONGEST:
+        return None
+    short = [candidate for candidate in candidates if len(candidate) <= _LONGEST]
+    words = {candidate.lower(): candidate for candidate in sorted(short, reverse=True)}
+    lower = word.lower()
     matches = difflib.get_close_matches(lower, words, n=1, cutoff=_NEAR)
     matches = matches or [name for name in words if _abbreviates(lower, name)]
     return words[matches[0]] if matches else None
