@@ -32,10 +32,9 @@ from pallasc.analysis.sass import CLASSES, Class, Code, Codes, Instruction, mix_
 from pallasc.analysis.sides import Side, Subject
 from pallasc.cache.store import Store
 from pallasc.errors import PallascError
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.artifact import MORE_IS_BETTER, Artifact, KernelResources, Resources
 from pallasc.specs.artifacts.source_lines import SourceLines
 from pallasc.specs.canonical import canonical_text
-from pallasc.specs.resources import MORE_IS_BETTER, Resources
 
 DEPTHS = ("resources", "mix", "sass", "lines", "raw")
 """Depths of a comparison; each includes the ones before it."""

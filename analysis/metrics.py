@@ -17,9 +17,14 @@ from pallasc.analysis.loops import Loop, loops
 from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.analysis.sass import Class, Code, Codes, Instruction, classify, mix_of
 from pallasc.errors import ToolError
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.artifact import (
+    Artifact,
+    KernelResources,
+    blocks_by_limit,
+    model_figure,
+    warps_of_block,
+)
 from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, Pointer
-from pallasc.specs.artifacts.resources import blocks_by_limit, model_figure, warps_of_block
 from pallasc.specs.spelling import amount, short_time
 
 _SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")

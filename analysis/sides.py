@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 
 from pallasc.compiler.builds.bundling import Repository, find_repository
 from pallasc.errors import NotCachedError, SpecError, ToolError
-from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.resources import resources_of
+from pallasc.specs.artifacts.artifact import Artifact, Resources, resources_of
 from pallasc.specs.canonical import plain, variant_id
-from pallasc.specs.resources import Resources
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

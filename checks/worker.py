@@ -19,8 +19,8 @@ from pallasc.checks.levels import Options, Subject
 from pallasc.compiler.workers.messages import Reply, Request, serve
 from pallasc.errors import CompileError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.entries import parse_entry
 from pallasc.specs.spec import Mesh, Variant
+from pallasc.specs.user_files import parse_entry
 
 
 class Checked(Reply, frozen=True, kw_only=True):

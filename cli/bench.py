@@ -17,7 +17,8 @@ from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output.text import print_result, table
 from pallasc.errors import SpecError
-from pallasc.specs.templates import Scalar, parse_template
+from pallasc.specs.arrays import parse_template
+from pallasc.specs.canonical import Scalar
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work

@@ -194,7 +194,7 @@ class Before:
         For example `compiled  add@h100-sxm  0.3 s, 24 → 32 registers (worse)`.
         """
         from pallasc.analysis.compare import changes
-        from pallasc.specs.resources import WORDS
+        from pallasc.specs.artifacts.artifact import WORDS
 
         earlier, result = self._by_id.get(outcome.id), outcome.result
         before, now = earlier and earlier.resources, outcome.resources

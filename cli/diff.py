@@ -24,7 +24,7 @@ from pallasc.cli.arguments.variants import (
 )
 from pallasc.cli.output.text import count, echo, fields, json_text
 from pallasc.errors import SpecError
-from pallasc.specs.resources import WORDS
+from pallasc.specs.artifacts.artifact import WORDS
 from pallasc.specs.spelling import one_line
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from pallasc.cli.arguments.command import Command, Group
 from pallasc.cli.arguments.variants import Selectable, Target
 from pallasc.cli.output.text import count, echo, fields, json_text, table
 from pallasc.errors import SpecError
-from pallasc.specs.canonical import canonical_text, variant_id
+from pallasc.specs.canonical import Scalar, canonical_text, variant_id
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.spelling import amount, one_line
-from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Row, key_text, use_text
 
 if TYPE_CHECKING:

@@ -163,7 +163,7 @@ def _variables(folder: Path) -> str:
 
 def _verify(work: Work, folder: Path, machine_file: Path | None) -> list[Verdict]:
     from pallasc.compiler.programs.cache_folder import read_index, verify
-    from pallasc.specs.machine import read_machine
+    from pallasc.specs.spec import read_machine
 
     read_index(folder)  # Reports a wrong folder before JAX starts.
     now: dict[str, tuple[str, bytes] | str] = {}

@@ -40,7 +40,13 @@ from pallasc.emulator.ptx.syntax import (
 )
 from pallasc.errors import ArgumentError, UnsupportedError
 from pallasc.specs.arrays import DTYPES
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.artifact import (
+    REGISTERS_PER_SM,
+    Artifact,
+    KernelResources,
+    blocks_per_sm,
+    model_figure,
+)
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
     MULTICAST,
@@ -53,7 +59,6 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     TensorMap,
 )
-from pallasc.specs.artifacts.resources import REGISTERS_PER_SM, blocks_per_sm, model_figure
 
 _LANES = np.arange(LANES, dtype=np.uint32)
 _LOCAL_START = 16  # no variable has the address 0

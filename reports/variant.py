@@ -29,10 +29,14 @@ from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, Occupancy, boun
 from pallasc.analysis.sass import CLASSES, Class, Codes, classify
 from pallasc.reports.content import COLUMNS, Entry, by, counted, number, percent, size
 from pallasc.reports.drawings import draw_maps, draw_plan
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.artifact import (
+    Artifact,
+    KernelResources,
+    blocks_by_limit,
+    model_figure,
+)
 from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.plan import Launch
-from pallasc.specs.artifacts.resources import blocks_by_limit, model_figure
 from pallasc.specs.artifacts.source_lines import SourceLines, lines_of_code, ptx_rows
 
 if TYPE_CHECKING:

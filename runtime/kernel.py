@@ -29,11 +29,10 @@ from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.matching.padding import Padding
 from pallasc.runtime.matching.tuned import Choice, Selector
 from pallasc.specs.arrays import resolve_array
+from pallasc.specs.artifacts.artifact import cached_property
 from pallasc.specs.artifacts.signature import MISSING
-from pallasc.specs.canonical import canonical_json
-from pallasc.specs.objects import cached_property
+from pallasc.specs.canonical import Scalar, canonical_json
 from pallasc.specs.spelling import an
-from pallasc.specs.templates import Scalar
 
 # ---- availability, and a `device` argument
 

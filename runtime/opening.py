@@ -34,16 +34,15 @@ from pallasc.errors import ArgumentError, SelectionError, SpecError, ToolError
 from pallasc.runtime.calls.match import Rules
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching.candidates import Candidate, Facts, Origin, note_provider
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, cached_property
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.bundle import open_bundle as open_file
 from pallasc.specs.bundle.manifest import Entry as ManifestEntry
 from pallasc.specs.bundle.manifest import is_name
 from pallasc.specs.bundle.reader import MemorySource
 from pallasc.specs.bundle.signature import Policy
-from pallasc.specs.objects import cached_property
+from pallasc.specs.canonical import Scalar
 from pallasc.specs.spelling import suggestion
-from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

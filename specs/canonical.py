@@ -8,6 +8,11 @@ Untrusted JSON is bounded in size, depth, and numbers. `msgspec.convert` makes s
 module with structs must not import `annotations` from `__future__`: evaluating types from text
 would take milliseconds. A `Natural` is at least 0 and a `Positive` at least 1; both are below 2^63.
 A `Number` is at least 0.
+
+Ids and records show a parameter's value by its label, which is a scalar: the value itself; the
+`$name` of a mapping; or a list or mapping in one line without spaces, keys sorted: `[64,128]`,
+`{tile_m:64,tile_n:128}`. If that line is too long, the label is `#` and the first eight digits of
+the SHA-256 of the value's canonical JSON.
 """
 
 from __future__ import annotations
@@ -17,11 +22,25 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from msgspec import Meta, Struct
 
 from pallasc.errors import CorruptError
+
+Scalar = str | int | float | bool | None
+"""A value that an id shows unchanged."""
+
+if TYPE_CHECKING:
+    Value = Scalar | list["Value"] | dict[str, "Value"]
+    """JSON-like data: a possible value of a parameter."""
+else:
+    Value = Any  # for msgspec, which reads annotations and has no recursive types
+
+NAME = "$name"
+"""The key that names a mapping; not part of the mapping's value."""
+
+_LONGEST_LABEL = 48
 
 KEY_SCHEMA = b"pallasc key 1\n"
 
@@ -57,6 +76,33 @@ def variant_id(name: str, params: Iterable[tuple[str, object]], target: str) -> 
     return f"{name}[{text}]@{target}" if text else f"{name}@{target}"
 
 
+def label_of(value: Value) -> Scalar:
+    """Return the label of a value."""
+    if not isinstance(value, list | dict):
+        return value
+    if isinstance(value, dict) and NAME in value:
+        return str(value[NAME])
+    line = _line(value)
+    return line if len(line) <= _LONGEST_LABEL else f"#{digest(canonical_json(value))[:8]}"
+
+
+def _line(value: Value) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_line, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{_line(value[key])}' for key in sorted(value))}}}"
+    return plain(value)
+
+
+def typed(value: object) -> str:
+    """Return text that is equal for equal values of equal type: 1, 1.0, true, and '1' differ."""
+    if isinstance(value, dict):
+        return f"{{{','.join(sorted(f'{k!r}:{typed(v)}' for k, v in value.items()))}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(typed, value))}]"
+    return f"{type(value).__name__}:{value!r}"
+
+
 def digest(data: bytes) -> str:
     """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
@@ -64,13 +110,8 @@ def digest(data: bytes) -> str:
 
 def labelled_key(fields: Mapping[str, bytes | str]) -> str:
     """Return the key of the labeled `fields`, in hexadecimal."""
-    try:
-        # Fast path: most values are ASCII text, where character counts equal byte counts.
-        lines = [f"{len(k)}:{k} {len(v)}:" + v for k, v in sorted(fields.items())]  # type: ignore[operator]
-        data = "\n".join([*lines, ""]).encode("ascii")
-    except (UnicodeEncodeError, TypeError):
-        data = b"".join([_labelled(label, fields[label]) for label in sorted(fields)])
-    return digest(KEY_SCHEMA + data)
+    lines = [_labelled(label, fields[label]) for label in sorted(fields)]
+    return digest(KEY_SCHEMA + b"".join(lines))
 
 
 def _labelled(label: str, value: bytes | str) -> bytes:
@@ -129,9 +170,6 @@ def _check(value: object) -> None:
         level = deeper
     raise CorruptError(f"a JSON text is nested deeper than {_MOST_DEEP} levels")
 
-
-Scalar = str | int | float | bool | None
-"""A value that an id shows unchanged."""
 
 _MOST = (1 << 63) - 1
 Natural = Annotated[int, Meta(ge=0, le=_MOST)]

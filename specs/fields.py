@@ -18,9 +18,10 @@ import msgspec
 from msgspec import Meta
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.entries import check_entry, parse_entry
+from pallasc.specs.arrays import is_template, parse_template
+from pallasc.specs.canonical import NAME, Value, typed
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
-from pallasc.specs.templates import NAME, Value, is_template, parse_template, typed
+from pallasc.specs.user_files import check_entry, parse_entry
 
 Schema = dict[str, object]
 """A fragment of a JSON schema."""
@@ -79,11 +80,12 @@ class Place(NamedTuple):
         text = f"{self.label}: {message}" if self.label else message
         return SpecError(text, location=self.location, hint=hint)
 
-    def unknown(self, what: str, word: str, known: Iterable[str]) -> SpecError:
+    def unknown(
+        self, what: str, word: str, known: Iterable[str], hint: str | None = None
+    ) -> SpecError:
         """Return the error for an unknown key of this mapping."""
-        error = self.error(
-            f"unknown {what} {show(word)}.", suggestion(word, known, otherwise=f"Known {what}s")
-        )
+        hint = hint or suggestion(word, known, otherwise=f"Known {what}s")
+        error = self.error(f"unknown {what} {show(word)}.", hint)
         error.location = self.key(word).location
         return error
 
@@ -278,8 +280,10 @@ def _properties(fields: Iterable[Field]) -> Schema:
     return {field.name: {"description": field.doc, **field.kind.schema} for field in fields}
 
 
-def record(fields: Iterable[Field], what: str = "field") -> Kind:
-    """Return the kind of mappings with known keys."""
+def record(
+    fields: Iterable[Field], what: str = "field", elsewhere: Mapping[str, str] | None = None
+) -> Kind:
+    """Return the kind of mappings with known keys; `elsewhere` has hints for other keys."""
     table = {field.name: field for field in fields}
     required = [name for name, field in table.items() if field.required]
 
@@ -288,7 +292,7 @@ def record(fields: Iterable[Field], what: str = "field") -> Kind:
             raise expected("a mapping", value, at)
         for key in value:
             if key not in table:
-                raise at.unknown(what, key, table)
+                raise at.unknown(what, key, table, (elsewhere or {}).get(key))
         for name in required:
             if name not in value:
                 raise at.error(f"{what} {name!r} is missing.", table[name].doc)

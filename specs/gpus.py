@@ -13,7 +13,6 @@ Corresponding Driver Versions" in the CUDA release notes.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from msgspec import ValidationError, convert
@@ -24,14 +23,12 @@ from pallasc.specs.spelling import one_of, suggestion
 
 ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
 
-LINUX_DRIVERS: Mapping[tuple[int, int], str] = MappingProxyType(
-    {
-        (12, 0): "525.60.13",
-        (12, 8): "570.26",
-        (12, 9): "575.51.03",
-        (13, 0): "580.65.06",
-    }
-)
+LINUX_DRIVERS: Mapping[tuple[int, int], str] = {
+    (12, 0): "525.60.13",
+    (12, 8): "570.26",
+    (12, 9): "575.51.03",
+    (13, 0): "580.65.06",
+}
 """Minimum Linux driver for each CUDA release that an architecture or a toolkit may need."""
 
 Feature = Literal[
@@ -159,10 +156,7 @@ class Target:
         Keys contain these values instead of this file, so a new row or a comment changes no key.
         They are all columns of the architecture's row except `IN_NO_KEY`.
         """
-        reserved = reserved_smem_bytes(10 * self.major + self.minor)
-        row = ARCHITECTURES.get(capability(self.arch)) or Architecture(
-            self.arch, "", (12, 0), 0, _AMPERE, reserved, embedded=False
-        )
+        row = ARCHITECTURES[capability(self.arch)]
         # The driver may be required by the architecture or by the toolkit's major version.
         drivers = {api for api in LINUX_DRIVERS if api[1] == 0} | {row.driver}
         return {
@@ -267,40 +261,32 @@ _BUILT_IN = (
 )  # fmt: skip
 
 
-ARCHITECTURES: Mapping[tuple[int, int], Architecture] = MappingProxyType(
-    {row.capability: row for row in _ROWS}
-)
+ARCHITECTURES: Mapping[tuple[int, int], Architecture] = {row.capability: row for row in _ROWS}
 """All known architectures, by compute capability."""
 
 MOST_BLOCKS_PER_SM = max(row.blocks_per_sm for row in _ROWS)
 """Used for architectures without a row."""
 
-DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
-    {row.name: row.model for row in _ROWS if row.model}
-)
+DEFAULT_MODELS: Mapping[str, str] = {row.name: row.model for row in _ROWS if row.model}
 """The architectures that pallasc compiles for, and the model that each bare name means."""
 
-MODELS: Mapping[str, Target] = MappingProxyType(
-    {
-        name: Target(
-            name, arch, count, *_MULTIPROCESSORS[arch], bandwidth, l2, clock, memory, description
-        )
-        for name, arch, description, count, bandwidth, l2, clock, memory in _BUILT_IN
-    }
-)
+MODELS: Mapping[str, Target] = {
+    name: Target(
+        name, arch, count, *_MULTIPROCESSORS[arch], bandwidth, l2, clock, memory, description
+    )
+    for name, arch, description, count, bandwidth, l2, clock, memory in _BUILT_IN
+}
 """Every built-in model by name, older architectures first."""
 
-_OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "NVIDIA H200 141GB HBM3e": ("NVIDIA H200",),
-        "NVIDIA GH200 96GB HBM3": ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"),
-        "NVIDIA B300": ("NVIDIA B300 SXM6 AC",),
-        "NVIDIA RTX PRO 6000 Blackwell": (
-            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
-        ),
-    }
-)
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "NVIDIA H200 141GB HBM3e": ("NVIDIA H200",),
+    "NVIDIA GH200 96GB HBM3": ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"),
+    "NVIDIA B300": ("NVIDIA B300 SXM6 AC",),
+    "NVIDIA RTX PRO 6000 Blackwell": (
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+        "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    ),
+}
 """Driver names of models that have another name in OpenXLA's target specs, as in the files that
 vLLM and SGLang name after devices (`device_name=NVIDIA_H200.json`). The memory sizes in GH200's
 names are the CPU's. Max-Q editions, which have another clock, and H200 NVL are different models."""
@@ -317,7 +303,7 @@ def device_names(description: str) -> tuple[str, ...]:
 
 
 _LIKE_ARCH = r"(?:sm|compute)?[-_ ]?(?P<major>\d{1,2})\.?(?P<minor>\d)[a-z]?"
-_NONE: Mapping[str, Target] = MappingProxyType({})
+_NONE: Mapping[str, Target] = {}
 
 
 def resolve_target(

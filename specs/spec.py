@@ -1,4 +1,4 @@
-"""The two central records: a spec as declared by its author, and a variant to compile.
+"""The central records: a spec as declared by its author, a variant to compile, and a machine.
 
 To pass between processes of one version, specs are converted to plain JSON, and variants are
 pickled. Mappings keep their order in the JSON, so do not sort the keys of the text. This form is
@@ -7,9 +7,11 @@ never stored.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -17,14 +19,22 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.canonical import variant_id
-from pallasc.specs.gpus import Target
+from pallasc.specs.canonical import (
+    NAME,
+    Scalar,
+    Value,
+    canonical_json,
+    digest,
+    label_of,
+    plain,
+    typed,
+    variant_id,
+)
+from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
 from pallasc.specs.spelling import show
-from pallasc.specs.templates import Scalar, Value
 
 if TYPE_CHECKING:
     from pallasc.specs.fields import Place
-    from pallasc.specs.machine import Program, Programs
     from pallasc.specs.tuning import Tune, Tuning
 
     ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
@@ -38,7 +48,7 @@ if TYPE_CHECKING:
     """All arguments: by name, or by position."""
 else:
     ArgTree = Args = Any  # for msgspec, which has no recursive types
-    Place = Program = Programs = Tune = Tuning = Any  # most specs need none of these modules
+    Place = Tune = Tuning = Any  # most specs need none of these modules
 
 MOST_DEVICES = 256
 """Maximum number of devices in a mesh."""
@@ -54,49 +64,105 @@ class Tolerance(Struct, frozen=True):
     atol: int | float | None = None
 
 
-class Budget(Struct, frozen=True):
-    """Resource limits of a variant: numbers, rules relative to a baseline, or None for no limit.
+Budget = dict[str, int | str]
+"""Limits of fields of `Resources`: numbers, or rules relative to a baseline.
 
-    Rules are text, normalized by `resources`: `+8`, `+10 %`, `<= baseline`.
+Rules are text, normalized by `parse_rule`: `+8`, `+10 %`, `<= baseline`.
+"""
 
-    Attributes:
-        registers: registers per thread.
-        spill_bytes: bytes of spill stores plus spill loads per thread.
-        stack_bytes: stack frame per thread.
-        smem_bytes: static plus dynamic shared memory per block.
-        occupancy: minimum number of resident warps per multiprocessor.
-        cubin_bytes: total size of the variant's cubins.
-    """
-
-    registers: int | str | None = None
-    spill_bytes: int | str | None = None
-    stack_bytes: int | str | None = None
-    smem_bytes: int | str | None = None
-    occupancy: int | str | None = None
-    cubin_bytes: int | str | None = None
-
-    def rules(self) -> list[str]:
-        """Return the fields whose limit is relative to a baseline."""
-        return [field for field in self.__struct_fields__ if isinstance(getattr(self, field), str)]
+MACHINE_SCHEMA = 1
+_LARGEST_BYTES = 1 << 20
 
 
-class Check(Struct, frozen=True):
-    """A variant with its spec's small sizes, which `pallasc check` runs instead.
+class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine with GPUs: everything on it that enters JAX's compilation keys.
+
+    `pallasc machine` writes it as JSON, schema 1. It has no host names, and no paths except those
+    that the user has set in flags and variables.
 
     Attributes:
-        params, args, static, mesh, tolerance: as in `Variant`.
-        seed: seed of the inputs, None if the spec has none.
-        names_args: True if the spec names arguments of the check, so that `params` alone do not
-            identify it.
+        jax, jaxlib, plugin: versions of JAX's packages.
+        platform_version: the plugin's text for keys, such as `cuda 13020`.
+        driver, gpu, gpus, capability, memory_bytes, cpu: for people; `topology` has them too.
+        compression, compression_in_key: how JAX compresses cache entries, and the name in keys.
+        flags: the XLA flags that count, sorted.
+        settings: the `JAX_*` variables that count.
+        fingerprint: digest of the topology in keys.
+        topology: JAX's serialized topology, base64 in JSON.
     """
 
-    params: tuple[tuple[str, Scalar], ...]
-    args: Args
-    static: dict[str, Value]
-    mesh: Mesh
-    tolerance: Tolerance | None
-    seed: int | None = None
-    names_args: bool = False
+    schema: int = MACHINE_SCHEMA
+    jax: str
+    jaxlib: str
+    plugin: str
+    platform_version: str
+    driver: str
+    gpu: str
+    gpus: int
+    capability: str
+    memory_bytes: int
+    cpu: str
+    compression: Literal["zstd", "zlib"]
+    compression_in_key: Literal["zstandard", "zlib"]
+    flags: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
+    fingerprint: str
+    topology: bytes
+
+    def to_json(self) -> bytes:
+        """Return the file's content."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical content."""
+        return digest(canonical_json(msgspec.to_builtins(self)))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that give a process here the flags and settings of that machine."""
+        return {**self.settings, **({"XLA_FLAGS": " ".join(self.flags)} if self.flags else {})}
+
+    def target(self, name: str) -> Target:
+        """Return the model of the GPU, under the name of the machine.
+
+        Raises:
+            SpecError: pallasc does not compile for this GPU.
+        """
+        known = (model for model in MODELS.values() if model.description == self.gpu)
+        arch = "sm_" + self.capability.replace(".", "")
+        archs = (name for name in DEFAULT_MODELS if name.rstrip("a") == arch)
+        model = next(known, None) or resolve_target(next(archs, arch))
+        return dataclasses.replace(model, name=name)
+
+
+Axes = str | tuple[str, ...] | None
+"""The axes of a mesh that divide one dimension of an array."""
+
+
+class Program(Struct, frozen=True):
+    """The part of a variant that only programs have: XLA compiles the whole function.
+
+    Attributes:
+        machine: the machine.
+        donate: names of the arguments whose memory the program may reuse.
+        shardings: the axes that divide each dimension, by the path of an argument.
+        explicit: axes of the mesh whose shardings are part of the types of arrays.
+        only_lower: True to find the key of the program without compiling it.
+        tuned: recorded autotuning results of XLA; empty for XLA's default algorithms.
+    """
+
+    machine: Machine
+    donate: tuple[str, ...] = ()
+    shardings: dict[str, tuple[Axes, ...]] = field(default_factory=dict)
+    explicit: tuple[str, ...] = ()
+    only_lower: bool = False
+    tuned: bytes = b""
+
+    def request(self) -> dict[str, object]:
+        """Return everything that affects compilation as plain data."""
+        own: dict[str, object] = msgspec.to_builtins(self)
+        return {**own, "machine": self.machine.digest, "tuned": digest(self.tuned)}
 
 
 class Spec(Struct, frozen=True, eq=False):
@@ -123,7 +189,8 @@ class Spec(Struct, frozen=True, eq=False):
         mesh: axes of the devices that run the kernel together; sizes are numbers or templates.
         check: values of parameters that `pallasc check` uses instead, plus `$args` and `$seed`.
         vmap: kernel that does the same for a batch, for `jax.vmap`; None if there is none.
-        program: the fields of a program; None for a kernel.
+        programs: the program for each machine, by its name; empty for a kernel.
+        machines: files of the machines, relative to `base_dir`.
         location: position of the declaration.
         base_dir: absolute folder of the spec file; not part of any key.
         places: place of each field in a YAML file, by name; empty for Python specs, and in workers.
@@ -151,7 +218,8 @@ class Spec(Struct, frozen=True, eq=False):
     check: dict[str, Value] = field(default_factory=dict)
     vmap: str | None = None
     tune: Tune | None = None
-    program: Programs | None = None
+    programs: dict[str, Program] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
     places: Mapping[str, Place] = field(default_factory=dict)
 
     @property
@@ -169,7 +237,7 @@ class Variant(Struct, frozen=True, eq=False):
 
     Attributes:
         name: the kernel.
-        params: parameters of this point with the labels of their values (see `templates`), in
+        params: parameters of this point with the labels of their values (see `canonical`), in
             matrix order.
         target: the model it is compiled for.
         entry: as in `Spec`.
@@ -183,7 +251,11 @@ class Variant(Struct, frozen=True, eq=False):
         base_dir: as in `Spec`.
         mesh: axes and sizes of the devices that run it together; empty for one device.
         env: as in `Spec`, sorted.
-        check: the variant to check instead, None to check this one.
+        check: the variant with its spec's small sizes, which `pallasc check` runs instead; None to
+            check this one. It has no budget.
+        seed: seed of the inputs of a check, None if the spec has none.
+        names_args: True if the spec names arguments of the check, so that `params` alone do not
+            identify it.
         vmap: as in `Spec`.
         program: the fields of a program; None for a kernel.
         tuning: its data from a table; None if nothing is tuned, and in workers.
@@ -204,7 +276,9 @@ class Variant(Struct, frozen=True, eq=False):
     base_dir: str
     mesh: Mesh = ()
     env: tuple[str, ...] = ()
-    check: Check | None = None
+    check: Variant | None = None
+    seed: int | None = None
+    names_args: bool = False
     vmap: str | None = None
     program: Program | None = None
     tuning: Tuning | None = None
@@ -229,20 +303,8 @@ class Variant(Struct, frozen=True, eq=False):
         return variant_id(self.name, self.params, self.target.name)
 
     def for_check(self) -> Variant:
-        """Return the variant to check instead of this one; it has no budget."""
-        if self.check is None:
-            return self
-        own = self.check
-        return replace(
-            self,
-            params=own.params,
-            args=own.args,
-            static=own.static,
-            mesh=own.mesh,
-            tolerance=own.tolerance,
-            budget=Budget(),
-            check=None,
-        )
+        """Return the variant to check instead of this one."""
+        return self.check or self
 
     def request(self) -> dict[str, object]:
         """Return everything that affects compilation as plain data, mappings sorted by key.
@@ -269,6 +331,70 @@ class Variant(Struct, frozen=True, eq=False):
 def _position(item: Spec | Variant, path: tuple[str | int, ...]) -> Location:
     place = item.places.get(str(path[0])) if path else None
     return item.location if place is None else place.below(path[1:]).location
+
+
+def read_machine(path: str | Path) -> Machine:
+    """Return the machine that a file describes.
+
+    Raises:
+        SpecError: the file cannot be read, or is not such a description.
+    """
+    try:
+        data = Path(path).read_bytes()
+        if len(data) > _LARGEST_BYTES:
+            raise ValueError("it is too large")
+        plain = msgspec.json.decode(data)
+        schema = plain.get("schema") if isinstance(plain, dict) else None
+        if schema != MACHINE_SCHEMA:
+            raise ValueError(f"it has schema {schema!r}, and this pallasc reads {MACHINE_SCHEMA}")
+        return msgspec.convert(plain, Machine)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise SpecError(
+            f"{path} is not a machine file: {reason}.",
+            hint="Write one where the GPU is: pallasc machine > machine.json",
+        ) from error
+
+
+class Choice(NamedTuple):
+    """One possible value of a parameter.
+
+    Attributes:
+        label: name for people.
+        content: the value that templates see.
+        key: equal for equal values of equal type and name.
+    """
+
+    label: Scalar
+    content: Value
+    key: str
+
+
+Point = dict[str, Choice]
+"""One choice for each parameter."""
+
+
+def choice_of(value: Value) -> Choice:
+    """Return the choice for a value."""
+    content = value
+    if isinstance(value, dict) and NAME in value:
+        content = {key: item for key, item in value.items() if key != NAME}
+    return Choice(label_of(value), content, typed(value))
+
+
+def contents(point: Point) -> dict[str, Value]:
+    """Return the values of a point as templates see them."""
+    return {name: choice.content for name, choice in point.items()}
+
+
+def labels(point: Point) -> tuple[tuple[str, Scalar], ...]:
+    """Return the labels of a point's values, in the order of its parameters."""
+    return tuple((name, choice.label) for name, choice in point.items())
+
+
+def point_text(labelled: Mapping[str, Scalar]) -> str:
+    """Return a point as messages show it: `m=8, tiles=small`."""
+    return ", ".join(f"{name}={plain(value)}" for name, value in labelled.items())
 
 
 def plain_args(tree: Any) -> Any:
@@ -341,10 +467,6 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
         ValueError: the data is malformed.
     """
     spec = msgspec.convert(data, Spec)
-    if spec.program is not None:
-        from pallasc.specs.machine import Programs
-
-        return replace(spec, program=msgspec.convert(spec.program, Programs))
     if spec.tune is None:
         return spec
     from pallasc.specs.tuning import Tune

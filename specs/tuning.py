@@ -15,9 +15,8 @@ from msgspec import Struct, convert
 from msgspec.structs import asdict
 
 from pallasc.errors import Location
-from pallasc.specs.canonical import Natural, Number, Scalar, canonical_text, plain
+from pallasc.specs.canonical import Natural, Number, Scalar, Value, canonical_text, plain
 from pallasc.specs.gpus import MODELS, device_names
-from pallasc.specs.templates import Value
 
 Buckets = Literal["pow2"] | tuple[int, ...]
 """Grouping of whole numbers: by powers of two, or by ascending edges."""

@@ -1,24 +1,41 @@
-"""User files and folders: read if they are regular and of bounded size, replaced in one step.
+"""User files: read if they are regular and of bounded size, replaced in one step, or executed.
 
 A folder is replaced as a whole, unless somebody has edited it. `MARKER` lists all of its other
 files with their SHA-256. A folder with an unlisted or changed file contains somebody's work and is
 not replaced. The new folder is complete before it replaces the old one.
+
+Entry points name functions in users' Python, which is checked without importing it:
+
+    entry    := (module | file) ":" name ("." name)*
+    module   := name ("." name)*
+    file     := a relative path with `/`, ending in `.py`
+
+A file that declares kernels is loaded as a module with a name that no package has. Loading it
+executes user code, so only worker processes do it.
 
 This module also finds the folder of the user's settings, and reads boolean environment variables.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import posixpath
+import re
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from typing import BinaryIO
+from types import ModuleType
+from typing import Any, BinaryIO, NamedTuple
 
-from pallasc.errors import SpecError
+from pallasc.errors import Location, SpecError, message_of
 from pallasc.specs.canonical import digest
+from pallasc.specs.spelling import nearest, show, suggestion
 
 
 def read_regular(file: str, *, most_bytes: int) -> bytes:
@@ -30,11 +47,9 @@ def read_regular(file: str, *, most_bytes: int) -> bytes:
     """
     try:
         check_regular(file)
+        # The file may have been replaced since the check: opening a pipe must not block.
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-        descriptor = os.open(file, flags)
-        with open(descriptor, "rb") as stream:
-            # The file may have been replaced since the check.
-            _check_kind(file, os.fstat(descriptor))
+        with open(os.open(file, flags), "rb") as stream:
             content = stream.read(most_bytes + 1)
     except FileNotFoundError:
         raise SpecError(f"{file}: there is no such file.") from None
@@ -52,12 +67,9 @@ def check_regular(file: str) -> None:
         SpecError: it is a directory, a named pipe, a socket, or a device.
         OSError: its status cannot be read.
     """
-    _check_kind(file, os.stat(file))
-
-
-def _check_kind(file: str, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "a pipe, a socket, or a device"
+    mode = os.stat(file).st_mode
+    if not stat.S_ISREG(mode):
+        kind = "a directory" if stat.S_ISDIR(mode) else "a pipe, a socket, or a device"
         raise SpecError(f"{file}: this is {kind}, not a file.")
 
 
@@ -206,3 +218,265 @@ def _check_replaceable(folder: Path, place: Path) -> None:
     if record != _record(place):
         message = f"{folder} holds files that pallasc did not write, or that were changed since."
         raise SpecError(message, hint=_HINT)
+
+
+_ATTRIBUTES = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_MOST_BYTES = 16 * 2**20
+"""Largest module that is parsed; names in larger ones are checked when imported."""
+
+_DYNAMIC = frozenset(("globals", "setattr", "exec", "locals", "vars"))
+"""Functions that may bind names that parsing does not reveal."""
+
+_STAR = re.compile(rb"^\s*from\s.*\simport\s*\*", re.MULTILINE)
+_RELATIVE = "Paths are relative to the spec's folder."
+_FORM = "Write package.module:function, or file.py:function."
+
+
+class Entry(NamedTuple):
+    """An entry point, split at the colon.
+
+    Attributes:
+        source: the module, or the path of the file relative to the spec's folder.
+        attribute: dotted name in the source.
+    """
+
+    source: str
+    attribute: str
+
+    @property
+    def is_file(self) -> bool:
+        """Return True if the source is a file, not a module."""
+        return self.source.endswith(".py")
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.attribute}"
+
+
+def parse_entry(text: str) -> Entry:
+    """Split an entry point at the colon and normalize the path of a file.
+
+    Raises:
+        SpecError: the text has neither form.
+    """
+    source, colon, attribute = text.partition(":")
+    is_file = source.endswith(".py")
+    names = [attribute] if is_file else [source, attribute]
+    if not colon or not all(map(_ATTRIBUTES.fullmatch, names)):
+        raise SpecError(f"{show(text)} is not an entry point.", hint=_FORM)
+    return Entry(normal_path(source) if is_file else source, attribute)
+
+
+def check_entry(entry: Entry, base_dir: str) -> None:
+    """Check that an entry point exists by reading source files, without importing them.
+
+    Names that appear only at run time (created by `setattr`, or in generated modules) are checked
+    when imported. As in workers, the spec's folder is searched first, except for modules of the
+    standard library.
+
+    Raises:
+        SpecError: the file, module, or name does not exist; the hint has the nearest one.
+    """
+    find = _existing if entry.is_file else _find_module
+    path = find(entry.source, base_dir)
+    if path is not None:
+        _check_name(entry, path)
+
+
+def check_data_file(text: str, base_dir: str) -> str:
+    """Return the normalized relative path of a data file that exists.
+
+    Raises:
+        SpecError: the path is absolute, or the file does not exist.
+    """
+    relative = normal_path(text)
+    _existing(relative, base_dir)
+    return relative
+
+
+def normal_path(text: str) -> str:
+    """Normalize a path relative to a spec's folder.
+
+    Raises:
+        SpecError: the path is absolute or contains a backslash.
+    """
+    if posixpath.isabs(text) or "\\" in text:
+        raise SpecError(f"{show(text)} is not a relative path.", hint=_RELATIVE)
+    return posixpath.normpath(text)
+
+
+def _existing(relative: str, base_dir: str) -> Path:
+    path = Path(base_dir, relative)
+    if path.is_file():
+        return path
+    near = nearest(path.name, [p.name for p in _listed(path.parent) if p.is_file()])
+    own = posixpath.join(posixpath.dirname(relative), near or "")
+    hint = f"Did you mean {own!r}?" if near else _RELATIVE
+    raise SpecError(f"file {relative!r} does not exist.", hint=hint)
+
+
+def _listed(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _find_module(module: str, base_dir: str) -> Path | None:
+    top, *rest = module.split(".")  # parent packages are located, not imported
+    # In workers, standard library modules are loaded before the spec's folder is searched.
+    own = top in sys.stdlib_module_names
+    spec = _find(top, [*sys.path, base_dir] if own else [base_dir, *sys.path])
+    if spec is None:
+        raise SpecError(
+            f"module {top!r} is neither next to the spec nor installed.",
+            hint=_module_hint(top, base_dir),
+        )
+    name = top
+    for part in rest:
+        if not spec.submodule_search_locations:
+            return None
+        folders = list(spec.submodule_search_locations)
+        child = _find(f"{name}.{part}", folders)
+        if child is None:
+            import pkgutil
+
+            known = [info.name for info in pkgutil.iter_modules(folders)]
+            raise SpecError(
+                f"module {name!r} has no submodule {part!r}.",
+                hint=suggestion(part, known, otherwise="Submodules"),
+            )
+        name, spec = f"{name}.{part}", child
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def _find(name: str, folders: list[str]) -> ModuleSpec | None:
+    """Find a module in folders as Python does, including the finders of editable installs."""
+    for finder in sys.meta_path:
+        # Pass the last component only: PathFinder looks up a namespace's parent in `sys.modules`.
+        own = finder is PathFinder
+        where = folders if own or "." in name else None
+        find = getattr(finder, "find_spec", None)
+        spec = find(name.rpartition(".")[2] if own else name, where) if find else None
+        if spec is not None:
+            found: ModuleSpec = spec
+            return found
+    return None
+
+
+def _module_hint(top: str, base_dir: str) -> str:
+    files = _listed(Path(base_dir))
+    beside = {path.stem for path in files if path.suffix == ".py" or path.is_dir()}
+    near = nearest(top, beside | sys.stdlib_module_names)
+    otherwise = "Install the package that has it, or name a file: file.py:function."
+    return f"Did you mean {near!r}?" if near else otherwise
+
+
+def _check_name(entry: Entry, path: Path) -> None:
+    """Check the first name of an entry point; attributes of it are checked when imported."""
+    name = entry.attribute.partition(".")[0]
+    names = _names(path)
+    if names is None or name in names or name in ("__file__", "__name__", "__doc__"):
+        return
+    public = [known for known in names if not known.startswith("_")]
+    raise SpecError(
+        f"{entry.source!r} has no {name!r}.",
+        hint=suggestion(name, public, otherwise="It has"),
+    )
+
+
+def _names(path: Path) -> frozenset[str] | None:
+    """Return the names in a module, or None if they are known only at run time."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _read_names(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _read_names(path: Path, *state: int) -> frozenset[str] | None:
+    """`state` identifies the file's content for the cache."""
+    import symtable
+
+    try:
+        source = read_regular(str(path), most_bytes=_MOST_BYTES)
+        symbols = symtable.symtable(source, str(path), "exec").get_symbols()  # type: ignore[arg-type]
+    except (SpecError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    names = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported()}
+    used = {each.get_name() for each in symbols if each.is_referenced()}
+    is_dynamic = "__getattr__" in names or used & _DYNAMIC or _STAR.search(source)
+    return None if is_dynamic else frozenset(names)
+
+
+_PREFIX = "_pallasc_spec_"
+
+
+class _UncachedLoader(SourceFileLoader):
+    """Always compiles the source: cached bytecode misses an edit within the same second."""
+
+    def path_stats(self, path: Any) -> Any:
+        raise OSError("no bytecode cache")
+
+
+def module_name(path: str | Path) -> str:
+    """Return the module name of a loaded file, `_pallasc_spec_<stem>`."""
+    return f"{_PREFIX}{Path(path).stem}"
+
+
+def shown_name(module: str) -> str:
+    """Return the name of a module for messages; a spec file is shown by its file name."""
+    return f"{module.removeprefix(_PREFIX)}.py" if module.startswith(_PREFIX) else module
+
+
+def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = None) -> ModuleType:
+    """Execute a Python file and return its module; its folder becomes importable.
+
+    Args:
+        path: the file.
+        fresh: execute it again, even if this process has already done so.
+        shown: the path to show in messages, if it differs.
+
+    Raises:
+        SpecError: the file does not exist, or executing it raised; the location is the line in it.
+    """
+    file = Path(path).resolve()
+    name = module_name(file)
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(file) and not fresh:
+        return loaded
+    if not file.is_file():
+        raise SpecError(f"{shown or path}: there is no such file.")
+    # As `python FILE` does, so that a kernel can import files in the same folder.
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    return _execute(name, file, shown or str(path))
+
+
+def _execute(name: str, file: Path, shown: str) -> ModuleType:
+    loader = _UncachedLoader(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    if spec is None:
+        raise SpecError(f"{shown}: not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look up their module during execution
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        if isinstance(error, SpecError):
+            raise
+        raise SpecError(_summary(error), location=_place(error, file, shown)) from error
+    return module
+
+
+def _summary(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else message_of(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: BaseException, file: Path, shown: str) -> Location:
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return Location(shown, error.lineno or 0, error.offset or 0)
+    import traceback  # only errors need it
+
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno or 0 for frame in frames if frame.filename == str(file)]
+    return Location(shown, lines[-1] if lines else 0)

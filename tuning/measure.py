@@ -25,7 +25,7 @@ from pallasc.runtime.timing import Conditions
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.templates import Scalar, typed
+from pallasc.specs.canonical import Scalar, typed
 from pallasc.specs.tuning import Tuning, key_text, names_of
 from pallasc.tuning.contest import Measure, Rules, decide
 from pallasc.tuning.point_process import NO_ROOM, PointError, PointProcess

@@ -29,10 +29,9 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.canonical import canonical_text
+from pallasc.specs.canonical import Scalar, canonical_text
 from pallasc.specs.gpus import Target, device_names
 from pallasc.specs.spelling import suggestion
-from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, row_order
 from pallasc.tuning.contest import is_surely_within
 from pallasc.tuning.results import Contest, ContestKey, Results

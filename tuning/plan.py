@@ -47,9 +47,9 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.canonical import Scalar
 from pallasc.specs.spec import Variant
 from pallasc.specs.spelling import one_line
-from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, use_text
 
 if TYPE_CHECKING:

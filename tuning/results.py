@@ -45,8 +45,7 @@ import msgspec
 from msgspec import Struct
 
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import canonical_json, plain
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import Scalar, canonical_json, plain
 from pallasc.specs.tuning import Measured
 from pallasc.specs.user_files import read_regular
 

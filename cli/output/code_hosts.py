@@ -158,7 +158,7 @@ def _unexpected_spills(outcome: Outcome) -> int:
     result, artifact = outcome.result, outcome.artifact
     if result is None or artifact is None or outcome.status != "compiled":
         return 0
-    return artifact.spill_bytes if result.variant.budget.spill_bytes is None else 0
+    return 0 if "spill_bytes" in result.variant.budget else artifact.spill_bytes
 
 
 def _finding(group: Sequence[Found]) -> Annotation:

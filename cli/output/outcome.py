@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.collect import Share
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.errors import Location, PallascError
-    from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.artifacts.artifact import Artifact, Resources
     from pallasc.specs.gpus import Target
-    from pallasc.specs.resources import Resources
 
 T = TypeVar("T")
 _NOT_DONE = {
@@ -76,7 +75,7 @@ class Outcome(NamedTuple):
         """Resources of a built variant as stored in a lock file, None without an artifact."""
         if self.result is None or self.result.artifact is None:
             return None
-        from pallasc.specs.artifacts.resources import resources_of
+        from pallasc.specs.artifacts.artifact import resources_of
 
         # The artifact's record has the same figures, but is not in memory.
         with suppress(CorruptError):

@@ -38,8 +38,7 @@ from pallasc.compiler.inputs.lookup import (
 from pallasc.compiler.toolchain.setup import counted_values, declared_values, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import CorruptError, NotCachedError, PallascError, SpecError, ToolError
-from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.resources import check_budget
+from pallasc.specs.artifacts.artifact import Artifact, check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:

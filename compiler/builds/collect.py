@@ -47,9 +47,9 @@ from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_specs, project_env
+from pallasc.specs.settings import why_not_declared
 from pallasc.specs.spec import Spec, Variant, spec_from_json
 from pallasc.specs.spelling import one_line
-from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.messages import Collected, Failed, Reply
@@ -115,7 +115,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         """
         try:
             specs = load_specs(paths, collect_python=self._read)
-            wanted = [spec for spec in specs if (spec.program is not None) == self.programs]
+            wanted = [spec for spec in specs if bool(spec.programs) == self.programs]
             if specs and not wanted:
                 raise _only_others(specs[0])
             return wanted
@@ -294,7 +294,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
 def _only_others(spec: Spec) -> SpecError:
     kinds = ["programs and no kernel", "kernels and no program"]
     return SpecError(
-        f"these specs declare {kinds[spec.program is None]}.",
+        f"these specs declare {kinds[not spec.programs]}.",
         location=spec.location,
         hint="pallasc build compiles kernels; pallasc warm compiles programs.",
     )

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from pallasc.errors import BudgetError, SpecError
-from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.resources import check_budget
-from pallasc.specs.resources import Resources
+from pallasc.specs.artifacts.artifact import Artifact, Resources, check_budget
 from pallasc.specs.settings import build_settings
 from pallasc.specs.spec import Variant
 from pallasc.specs.spelling import listed
@@ -131,7 +129,7 @@ class Baseline(Struct, frozen=True):
 
     def check(self, artifact: Artifact, variant: Variant) -> BudgetError | None:
         """Return the error of an artifact that exceeds its budget, None if it does not."""
-        rules = variant.budget.rules()
+        rules = _rules(variant)
         if not rules:
             return check_budget(artifact, variant.budget)
         before = self.resources.get(variant.id, Resources())
@@ -150,6 +148,11 @@ class Baseline(Struct, frozen=True):
         ]
 
 
+def _rules(variant: Variant) -> list[str]:
+    """Return the fields of a budget whose limit is relative to a baseline."""
+    return [name for name, limit in variant.budget.items() if isinstance(limit, str)]
+
+
 def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | None:
     """Return the baseline of a build, None if no budget needs one.
 
@@ -161,7 +164,7 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         SpecError: the file does not exist, cannot be read, or has no resources to compare with; or
             a rule needs a baseline, and there is none.
     """
-    first = next((variant for variant in variants if variant.budget.rules()), None)
+    first = next((variant for variant in variants if _rules(variant)), None)
     if path is None and first is None:
         return None
     from pallasc.specs.loading.lock import LOCK_FILE, read_lock, update_command
@@ -174,9 +177,9 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         raise SpecError(
             f"--baseline: there is no {path}.", hint=f"Make it with: {update_command(place)}"
         )
-    rule = first.budget.rules()[0]
+    rule = _rules(first)[0]
     raise SpecError(
-        f"{first.name}.budget.{rule}: {getattr(first.budget, rule)!r} is relative to a "
+        f"{first.name}.budget.{rule}: {first.budget[rule]!r} is relative to a "
         f"baseline, and there is no {LOCK_FILE} here.",
         location=first.where(f"budget.{rule}"),
         hint=f"Make one with: {update_command(LOCK_FILE)}; or name one with --baseline.",

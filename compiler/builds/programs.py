@@ -13,8 +13,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.programs.describe import jax_versions
 from pallasc.errors import ToolError
-from pallasc.specs.machine import Machine
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import Machine, Variant
 
 
 def build_programs(

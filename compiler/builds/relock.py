@@ -14,7 +14,7 @@ from pallasc.compiler.builds.locked import OTHER_ACTION_KEY, Locked, tables_of
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.errors import NotCachedError
-from pallasc.specs.artifacts.resources import resources_of
+from pallasc.specs.artifacts.artifact import resources_of
 from pallasc.specs.loading.lock import (
     Change,
     Entry,

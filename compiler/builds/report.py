@@ -17,8 +17,8 @@ from msgspec import Struct, field
 from pallasc.cache.manifests import Diagnostic
 from pallasc.errors import CheckError, PallascError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.settings import why_not_declared
 from pallasc.specs.spec import Variant
-from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteStats

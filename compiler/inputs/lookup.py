@@ -34,11 +34,11 @@ from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import canonical_text, labelled_key
-from pallasc.specs.entries import Entry, parse_entry
 from pallasc.specs.spec import Variant, plain_args
+from pallasc.specs.user_files import Entry, parse_entry
 
 if TYPE_CHECKING:
-    from pallasc.specs.machine import Program
+    from pallasc.specs.spec import Program
 
 # ---- request keys
 

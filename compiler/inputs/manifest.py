@@ -82,9 +82,9 @@ from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prep
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
-from pallasc.specs.entries import module_name
 from pallasc.specs.loading.lock import VARIABLE, Lock, differences, differing
 from pallasc.specs.spec import Variant
+from pallasc.specs.user_files import module_name
 from pallasc.version import installed_version
 
 _LONGEST_FIELD = 400

@@ -36,10 +36,26 @@ from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_standard, namespace_of
 from pallasc.compiler.toolchain.setup import reaches_compiler
 from pallasc.errors import SpecError
-from pallasc.specs.objects import collector_past
 
 _OURS = (builtins, io, os, os.path)
 """Modules whose functions pallasc needs to compute digests and write to the store."""
+
+
+@contextmanager
+def collector_past() -> Iterator[None]:
+    """Disable the cyclic garbage collector, then permanently exempt all existing objects.
+
+    The collector would traverse the new objects again and again. The code inside must create no
+    cyclic garbage.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()  # moves all objects to a generation that is never collected
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class ProcessSnapshot:

@@ -52,7 +52,7 @@ from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_standard, module_of
 from pallasc.compiler.toolchain.setup import is_withheld
 from pallasc.errors import SpecError
-from pallasc.specs.entries import shown_name
+from pallasc.specs.user_files import shown_name
 
 LIBRARY = "pallasc.specs.library"
 """Kernels that ship with pallasc; they count as the user's sources."""
@@ -197,7 +197,7 @@ def forget_written() -> None:
 # ---- imports
 
 _UNRECORDED = (
-    "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.entries",
+    "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.user_files",
 )  # fmt: skip
 
 

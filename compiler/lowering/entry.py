@@ -22,9 +22,9 @@ from pallasc.errors import SpecError, summary_of
 from pallasc.specs.arrays import DTYPES, ArraySpec, parse_dtype, settled_layout
 from pallasc.specs.artifacts.plan import Binding, tree_leaves
 from pallasc.specs.artifacts.signature import static_text
-from pallasc.specs.entries import load_module, parse_entry
 from pallasc.specs.spec import Args
 from pallasc.specs.spelling import an, suggestion
+from pallasc.specs.user_files import load_module, parse_entry
 
 
 def import_entry(entry: str, base_dir: str, *, called: str = "entry") -> Any:

@@ -17,6 +17,7 @@ import hashlib
 import os
 import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
@@ -35,8 +36,7 @@ from pallasc.compiler.programs.jax_cache import (
 from pallasc.compiler.programs.lines import first_change
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.machine import Machine, machine_differences
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import Machine, Variant
 
 INDEX = "pallasc-warm.json"
 _SCHEMA = 1
@@ -260,7 +260,7 @@ def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]
 
 
 def _why_missed(folder: Path, entry: IndexEntry, machine: Machine, here: Machine) -> str:
-    if found := machine_differences(here, machine):
+    if found := _machine_differences(here, machine):
         return "; ".join(found)
     file = folder / entry_name(entry.key)
     if not file.is_file():
@@ -276,3 +276,41 @@ def _why_changed(folder: Path, entry: IndexEntry, now: Now) -> str:
     except (OSError, CorruptError):
         return "module changed"
     return f"module changed at {place}" if place else "module or settings changed"
+
+
+_COMPARED = {
+    "driver": "driver",
+    "gpu": "GPU",
+    "gpus": "number of GPUs",
+    "memory_bytes": "GPU memory in bytes",
+    "cpu": "CPU",
+    "jax": "jax",
+    "jaxlib": "jaxlib",
+    "plugin": "CUDA plugin",
+    "platform_version": "platform version",
+    "compression_in_key": "compression",
+}
+
+
+def _machine_differences(here: Machine, recorded: Machine) -> list[str]:
+    """Return the differences that make each cache entry of one machine a miss on the other."""
+    found = [
+        f"{label} {getattr(here, name)} here, {getattr(recorded, name)} recorded"
+        for name, label in _COMPARED.items()
+        if getattr(here, name) != getattr(recorded, name)
+    ]
+    found += _set_differences("XLA flags", here.flags, recorded.flags)
+    settings = [[f"{k}={v}" for k, v in each.settings.items()] for each in (here, recorded)]
+    found += _set_differences("settings", *settings)
+    if not found and here.fingerprint != recorded.fingerprint:
+        found.append("the topology differs, for example in CUDA or cuDNN versions")
+    return found
+
+
+def _set_differences(label: str, here: Iterable[str], recorded: Iterable[str]) -> list[str]:
+    counts = Counter(here), Counter(recorded)
+    if counts[0] == counts[1]:
+        return []
+    only = counts[0] - counts[1], counts[1] - counts[0]
+    shown = [" ".join(sorted(each.elements())) or "none" for each in only]
+    return [f"{label} {shown[0]} here, {shown[1]} recorded"]

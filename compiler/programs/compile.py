@@ -48,7 +48,7 @@ from pallasc.errors import Location, SpecError, UnsupportedError
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA
 from pallasc.specs.artifacts.plan import LaunchPlan, plan_to_json
 from pallasc.specs.canonical import digest
-from pallasc.specs.machine import Axes, Program
+from pallasc.specs.spec import Axes, Program
 
 _ON_THE_DEVICE = ("mpmd_map", "core_map", "pallas_call")
 _CALLBACKS = ("callback", "debug_print")

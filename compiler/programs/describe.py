@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
@@ -11,8 +12,27 @@ from typing import Any
 
 from pallasc.compiler.programs.jax_cache import compression, fingerprint
 from pallasc.errors import ToolError, summary_of
-from pallasc.specs.machine import Machine, counted_flags, counted_settings
+from pallasc.specs.spec import Machine
 
+_NOT_IN_KEYS = {
+    "--xla_dump_compress_protos", "--xla_dump_disable_metadata", "--xla_dump_fusion_visualization",
+    "--xla_dump_hlo_as_dot", "--xla_dump_hlo_as_html", "--xla_dump_hlo_as_long_text",
+    "--xla_dump_hlo_as_proto", "--xla_dump_hlo_as_text", "--xla_dump_hlo_as_url",
+    "--xla_dump_hlo_module_re", "--xla_dump_hlo_pass_re", "--xla_dump_hlo_pipeline_re",
+    "--xla_dump_hlo_snapshots", "--xla_dump_include_timestamp", "--xla_dump_max_hlo_modules",
+    "--xla_dump_module_metadata", "--xla_dump_to", "--xla_force_host_platform_device_count",
+    "--xla_gpu_cuda_data_dir", "--xla_gpu_experimental_autotune_cache_mode",
+    "--xla_gpu_per_fusion_autotune_cache_dir",
+}  # fmt: skip
+"""Flags for GPUs that `jax._src.cache_key` leaves out, in JAX 0.11 and 0.12."""
+_SETTINGS = re.compile(
+    r"JAX_(?!ARRAY_GARBAGE|CAPTURED_CONSTANTS|CHECK_PROXY|CHECK_TRACER|COMPILATION_CACHE|COORDINATOR"
+    r"|CPU_|CROSS_HOST|CUDA_VIS|DEBUG_L|DISTRIBUTED|DUMP|ENABLE_CHECKS|ENABLE_COMPILATION_CACHE|EXPLAIN"
+    r"|HLO_SOURCE|INCLUDE_DEBUG|INCLUDE_FULL_TRACEBACKS|LOCAL_DEVICE|LOG|MOCK|MTLS|NUM_|PERSISTENT_CACHE"
+    r"|PLATFORM|PPRINT|PROCESS_ID|RAISE_PERSISTENT|SEND_TRACEBACK|SHARE_BINARY|SKIP_CUDA|SOURCE_URL"
+    r"|TEST_|THREAD_GUARD|TRACEBACK|TRACER_ERROR|TRANSFER_)\w+"
+)
+"""Variables that can change a module or its options; others name places, logs, or processes."""
 _PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")
 
 
@@ -97,6 +117,17 @@ def describe_machine(environ: Mapping[str, str] = os.environ) -> Machine:
         fingerprint=fingerprint(devices),
         topology=topology,
     )
+
+
+def counted_flags(text: str) -> tuple[str, ...]:
+    """Return the XLA flags in the text of `XLA_FLAGS` that enter keys, sorted."""
+    flags = (flag for flag in text.split() if flag.partition("=")[0] not in _NOT_IN_KEYS)
+    return tuple(sorted(flags))
+
+
+def counted_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the `JAX_*` variables that can change a compilation."""
+    return {name: environ[name] for name in sorted(environ) if _SETTINGS.fullmatch(name)}
 
 
 _DESCRIPTION = (9, 2)

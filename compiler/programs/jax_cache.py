@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from pallasc.compiler.lowering.jax_versions import devices_for, devices_present, patched
 from pallasc.errors import ToolError
-from pallasc.specs.machine import Machine
+from pallasc.specs.spec import Machine
 
 START_FOLDER = "python"
 START_FILE = "jax_plugins/pallasc_warm.py"

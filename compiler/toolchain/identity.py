@@ -31,8 +31,8 @@ from pallasc.compiler.toolchain.toolchain import (
     toolchain_files,
 )
 from pallasc.errors import ToolError
-from pallasc.specs import variables
 from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.settings import FIXED, FORCED, SYSTEM_PATH
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.lock import Component
@@ -62,7 +62,7 @@ def own_digest(digest: Digest, folders: Sequence[str] = COMPILING, top: Path | N
         top: the folder that contains them.
     """
     top = top or _top()
-    environment = [variables.FORCED, variables.FIXED, variables.SYSTEM_PATH]
+    environment = [FORCED, FIXED, SYSTEM_PATH]
     state = hashlib.sha256(canonical_json(environment))
     places = [top / folder for folder in folders]
     state.update(tree_digest(places, digest, without=("bundle", "library", "loading")).encode())

@@ -64,8 +64,7 @@ from pallasc.compiler.toolchain.toolchain import (
 )
 from pallasc.errors import ToolError
 from pallasc.specs.canonical import digest
-from pallasc.specs.settings import SALT, cache_salt
-from pallasc.specs.variables import (
+from pallasc.specs.settings import (
     DECLARABLE,
     DROPPED,
     DROPPED_PREFIXES,
@@ -74,8 +73,10 @@ from pallasc.specs.variables import (
     FIXED,
     FORCED,
     PLACES,
+    SALT,
     SYSTEM_PATH,
     WHERE_MODULES_LIE,
+    cache_salt,
 )
 
 if TYPE_CHECKING:

@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> NoReturn:
     _call_at_death_of(warden, signal.SIGKILL)
     _prepare(int(requests), int(answers), folder, int(data_bytes))
     from pallasc.compiler.inputs.recorders import isolate_process  # the wardens do not need it
-    from pallasc.specs.variables import PLACES, SYSTEM_PATH
+    from pallasc.specs.settings import PLACES, SYSTEM_PATH
 
     isolate_process(folder, module, hidden=PLACES, path=SYSTEM_PATH)
     os.write(int(answers), b'{"pid":%d}\n' % os.getpid())

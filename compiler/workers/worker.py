@@ -33,7 +33,12 @@ from pallasc.compiler.inputs.manifest import (
     make_manifest,
     missed_of,
 )
-from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
+from pallasc.compiler.inputs.process_snapshot import (
+    ProcessSnapshot,
+    SharedState,
+    collector_past,
+    read_flags,
+)
 from pallasc.compiler.inputs.sources import FILE, name_of
 from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
@@ -49,9 +54,8 @@ from pallasc.compiler.workers.messages import READY, Compile, Compiled, Failed, 
 from pallasc.errors import PallascError, SpecError, ToolError, summary_of
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
-from pallasc.specs.entries import Entry, module_name
-from pallasc.specs.objects import collector_past
 from pallasc.specs.spec import Variant, spec_to_json
+from pallasc.specs.user_files import Entry, module_name
 
 
 def main(requests: int, replies: int) -> int:
@@ -125,7 +129,7 @@ def _collect(request: messages.Collect) -> Reply:
             return Failed.because_of(error, diagnostics=listener.diagnostics(), missed=missed)
         diagnostics = listener.diagnostics()
     tables = [spec.table for spec in specs if spec.table]
-    machines = [file for spec in specs if spec.program for file in spec.program.files]
+    machines = [file for spec in specs for file in spec.machines]
     for read_file in dict.fromkeys([*tables, *machines]):
         # The spec file depends on it, though pallasc read it.
         recorders.record_of(name).look(FILE, str(Path(folder, read_file)))

@@ -42,9 +42,9 @@ from pallasc.runtime.matching.selection import (
 )
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.arrays import array_text, strides_of
+from pallasc.specs.artifacts.artifact import cached_property
 from pallasc.specs.artifacts.plan import Binding, tree_leaves
 from pallasc.specs.artifacts.signature import MISSING, Arguments, Signature, flatten, input_names
-from pallasc.specs.objects import cached_property
 
 # ---- the variants of a kernel
 

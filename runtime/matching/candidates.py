@@ -9,13 +9,11 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from pallasc.errors import CorruptError, PallascError
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, cached_property
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.manifest import Array
-from pallasc.specs.canonical import canonical_json, variant_id
-from pallasc.specs.objects import cached_property
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import Scalar, canonical_json, variant_id
 from pallasc.specs.tuning import Tuning
 
 ArrayType = tuple[Any, ...]

@@ -22,10 +22,9 @@ from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.device.devices import Device, capabilities, version_text
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.specs.arrays import array_text, strides_of
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, blocks_per_sm, model_figure
 from pallasc.specs.artifacts.cubin import api_version
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, device_names
 from pallasc.specs.spelling import nearest, suggestion, values_text

@@ -115,28 +115,17 @@ def parse_elf(data: bytes) -> Elf:
     if table_end > len(data):
         raise CorruptError(f"an ELF file of {len(data)} bytes ends inside its section table")
     rows = list(_SECTION.iter_unpack(data[sections:table_end]))
-    size = max(
-        [
-            _HEADER_BYTES,
-            table_end,
-            programs + program_size * program_count,
-            *(_end(row) for row in rows),
-        ]
-    )
+    ends = [_end(row) for row in rows]
+    size = max(_HEADER_BYTES, table_end, programs + program_size * program_count, *ends)
     if size > len(data):
         raise CorruptError(f"an ELF file of {size} bytes ends after {len(data)}")
     if rows and names >= len(rows):
         raise CorruptError(f"an ELF file with {len(rows)} sections has its names in {names}")
     labels = _content(data, rows[names]) if rows else b""
-    return Elf(
-        machine=machine,
-        abi_version=data[8],
-        flags=flags,
-        sections=tuple(
-            Section(_text(labels, row[0]), row[1], row[5], _content(data, row)) for row in rows
-        ),
-        size=size,
+    sections = tuple(
+        Section(_text(labels, row[0]), row[1], row[5], _content(data, row)) for row in rows
     )
+    return Elf(machine, data[8], flags, sections, size)
 
 
 def _end(row: tuple[int, ...]) -> int:
@@ -340,12 +329,9 @@ def _tools(elf: Elf) -> tuple[Tool, ...]:
 def _tool(content: bytes) -> Tool:
     _, _, name, version, _, options = _TOOL.unpack_from(content)
     strings = content[_TOOL.size :]
-    exact = re.search(r"\bV(\d+(?:\.\d+)+)", told := _string(strings, version))
-    return Tool(_string(strings, name), exact[1] if exact else told, _string(strings, options))
-
-
-def _string(strings: bytes, at: int) -> str:
-    return strings[at:].partition(b"\0")[0].decode("utf-8", "replace").strip()
+    exact = re.search(r"\bV(\d+(?:\.\d+)+)", told := _text(strings, version).strip())
+    own, used = _text(strings, name).strip(), _text(strings, options).strip()
+    return Tool(own, exact[1] if exact else told, used)
 
 
 def _aligned(size: int) -> int:

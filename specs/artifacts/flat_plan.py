@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pallasc.errors import CorruptError, UnsupportedError
 from pallasc.specs.arrays import parse_dtype
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, blocks_per_sm, model_figure
 from pallasc.specs.artifacts.cubin import Cubin, api_version, parse_cubin
 from pallasc.specs.artifacts.plan import (
     DTYPES,
@@ -33,7 +33,6 @@ from pallasc.specs.artifacts.plan import (
     TensorMap,
     kind_of,
 )
-from pallasc.specs.artifacts.resources import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import Signature
 
 _MAGIC = b"PALLASC\n"

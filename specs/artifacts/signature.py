@@ -108,7 +108,8 @@ class Signature:
         for binding, pointer, alignment, size in rows:
             if pointer % alignment and size:
                 raise ArgumentError(
-                    f"{name}: {misaligned_text(binding.path, pointer, alignment)}.",
+                    f"{name}: {binding.path} starts at {pointer:#x}, misaligned by "
+                    f"{pointer % alignment} bytes: the kernel requires multiples of {alignment}.",
                     hint="A view does that: pass a copy, or a view that starts at such a multiple.",
                 )
             if not pointer and size:
@@ -124,18 +125,16 @@ class Signature:
                 begin = pointers[other]
                 if begin >= end or start >= begin + sizes[other] or other == number:
                     continue
-                if size and sizes[other]:  # arrays without elements overlap nothing
-                    raise _overlapping(
-                        name, self.passed[number], self.passed[other], number >= first_result
-                    )
-
-
-def misaligned_text(path: str, address: int, alignment: int) -> str:
-    """Return a message about a misaligned array."""
-    return (
-        f"{path} starts at {address:#x}, misaligned by {address % alignment} bytes: the kernel "
-        f"requires multiples of {alignment}"
-    )
+                if not size or not sizes[other]:  # arrays without elements overlap nothing
+                    continue
+                written, other_path = self.passed[number].path, self.passed[other].path
+                if number >= first_result:
+                    message = f"the memory for {written} overlaps {other_path}."
+                    hint = "Pass memory of its own as out."
+                else:
+                    message = f"{written}, which is updated in place, overlaps {other_path}."
+                    hint = "Pass a copy of one of them."
+                raise ArgumentError(f"{name}: {message}", hint=hint)
 
 
 def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:
@@ -154,18 +153,6 @@ def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:
     for number, buffer in enumerate(plan.buffers):
         if buffer.role in ("input", "output") and number not in owned and buffer.size:
             raise CorruptError(f"nobody provides {buffer.role} buffer {number}")
-
-
-def _overlapping(name: str, written: Binding, other: Binding, is_result: bool) -> ArgumentError:
-    if is_result:
-        return ArgumentError(
-            f"{name}: the memory for {written.path} overlaps {other.path}.",
-            hint="Pass memory of its own as out.",
-        )
-    return ArgumentError(
-        f"{name}: {written.path}, which is updated in place, overlaps {other.path}.",
-        hint="Pass a copy of one of them.",
-    )
 
 
 MISSING: Any = object()
@@ -354,27 +341,22 @@ _FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "ch
 
 def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
     kind, children = _node(tree)
-    if kind == "dict":
-        if not isinstance(value, Mapping) or set(map(str, value)) != {key for key, _ in children}:
-            keys = ", ".join(key for key, _ in children)
-            raise ArgumentError(f"{path} must be a mapping with the keys {keys}.")
-        by_name = {str(key): item for key, item in value.items()}
-        parts = [by_name[key] for key, _ in children]
-    elif kind == "namedtuple" and all(hasattr(value, key) for key, _ in children):
-        parts = [getattr(value, key) for key, _ in children]
-    elif kind == "node" and not _is_row(value):
-        parts = _parts(tree, value, [key for key, _ in children], path)
+    keys = [key for key, _ in children]
+    by_name = {str(key): value[key] for key in value} if isinstance(value, Mapping) else None
+    if kind in ("dict", "node") and by_name is not None and by_name.keys() == set(keys):
+        parts = [by_name[key] for key in keys]
+    elif kind == "dict":
+        raise ArgumentError(f"{path} must be a mapping with the keys {', '.join(keys)}.")
+    elif kind == "namedtuple" and all(hasattr(value, key) for key in keys):
+        parts = [getattr(value, key) for key in keys]
+    elif kind == "node" and (not isinstance(value, list | tuple) or hasattr(value, "_fields")):
+        parts = _parts(tree, value, keys, path)  # a plain list or tuple has the arrays instead
     elif isinstance(value, list | tuple) and len(value) == len(children):
         parts = list(value)
     else:
         raise ArgumentError(f"{path} must be a list or tuple of {len(children)}.")
     for (key, child), part in zip(children, parts, strict=True):
         yield key, child, part
-
-
-def _is_row(value: Any) -> bool:
-    """Return True for a plain list or tuple; a named tuple does not count."""
-    return isinstance(value, list | tuple) and not hasattr(value, "_fields")
 
 
 def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
@@ -385,9 +367,6 @@ def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
     """
     name, static = str(tree["node"]), tree.get("static")
     listed = ", ".join(keys)
-    if isinstance(value, Mapping) and set(map(str, value)) == set(keys):
-        by_name = {str(key): item for key, item in value.items()}
-        return [by_name[key] for key in keys]
     given = type(value).__name__
     if given != name:
         article = "None" if value is None else an(given)

@@ -25,16 +25,14 @@ from pathlib import Path
 
 from pallasc.errors import SpecError, ToolError
 from pallasc.specs.arrays import array_text
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, model_figure
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.resources import model_figure
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.canonical import digest
+from pallasc.specs.canonical import Scalar, digest
 from pallasc.specs.gpus import ARCH, device_names
-from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import How, chosen_by, is_for, names_of
 from pallasc.specs.user_files import replace_folder
 

@@ -17,13 +17,13 @@ from typing import Any, Required, TypedDict, TypeVar, Unpack
 from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.entries import load_module, module_name
 from pallasc.specs.fields import Place
 from pallasc.specs.loading.yaml_loader import SpecFile, declare_program, kernel_place
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
 from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, is_complete
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import an, show
+from pallasc.specs.user_files import load_module, module_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

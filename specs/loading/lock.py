@@ -22,8 +22,8 @@ is tuned:
 * `action` is the action key, over the lowered module, the target, and the toolchain; `artifact` is
   the digest of the artifact's record, which names every blob by digest; `request` is the request
   key, which shows that a spec changed if nothing is known of its sources
-* `resources` are the known numbers of `specs/resources.py` for the artifact: budget rules compare
-  with them, and `pallasc diff` shows them if nothing else is available
+* `resources` are the known numbers of `Resources` for the artifact: budget rules
+  compare with them, and `pallasc diff` shows them if nothing else is available
 * a table's key is a kernel and a target, `matmul@h100-sxm`. Its digest covers the spec's `tune`
   field and all rows of the kernel for that model (`tuned_digest_text` in `specs/tuning.py`): which
   variants are used where, and their measurements
@@ -51,10 +51,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pallasc.errors import Location, SpecError
+from pallasc.specs.artifacts.artifact import Resources
 from pallasc.specs.loading.yaml_text import check_merged, decoded
-from pallasc.specs.resources import Resources
 from pallasc.specs.spelling import show
-from pallasc.specs.user_files import replace_file
+from pallasc.specs.user_files import read_regular, replace_file
 
 LOCK_FILE = Path("pallasc.lock")
 """Default path of the lock; `--lock` overrides it."""
@@ -62,7 +62,7 @@ LOCK_FILE = Path("pallasc.lock")
 LOCK_SCHEMA, TABLES_SCHEMA = 3, 4
 """Schemas written without and with tuned kernels."""
 
-READ_SCHEMAS = (1, 2, LOCK_SCHEMA, TABLES_SCHEMA)
+READ_SCHEMAS = ("1", "2", "3", "4")
 NOTES = (
     "# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes",
     "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
@@ -70,6 +70,8 @@ NOTES = (
 
 VARIABLE = "variable "
 """Prefix of the labels of environment variables."""
+
+_MOST_BYTES = 1 << 28
 
 DIGEST = "[0-9a-f]{64}"
 _WORD = r"A-Za-z0-9_\-.,=@+/*()\[\]"
@@ -248,13 +250,11 @@ def table_key(kernel: str, target: str) -> str:
 
 def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
     """Return the labels of the components whose digests differ."""
-    labels = {*locked, *now}
-    return sorted(label for label in labels if _digest(locked, label) != _digest(now, label))
 
+    def digest(components: Mapping[str, Component], label: str) -> str:
+        return components[label].digest if label in components else ""
 
-def _digest(components: Mapping[str, Component], label: str) -> str | None:
-    component = components.get(label)
-    return None if component is None else component.digest
+    return sorted(x for x in {*locked, *now} if digest(locked, x) != digest(now, x))
 
 
 def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
@@ -313,12 +313,9 @@ def read_lock(path: Path) -> Lock | None:
         SpecError: it cannot be read, or as `parse_lock`.
     """
     file = str(path)
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except OSError as error:
-        raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
+    content = read_regular(file, most_bytes=_MOST_BYTES)
     # Universal newlines, as for text files.
     text = decoded(content, file, _restore(file)).replace("\r\n", "\n").replace("\r", "\n")
     return parse_lock(text, file)
@@ -352,7 +349,13 @@ def parse_lock(text: str, file: str) -> Lock:
             section, rows[start[1]] = start[1], {}
         elif given := _SCHEMA.fullmatch(line):
             schema = given[1]
-            _check_schema(schema, Location(file, number))
+            if schema not in READ_SCHEMAS:
+                raise SpecError(
+                    f"the lock has schema {schema[:20]}, and this pallasc reads schemas "
+                    f"{listed(READ_SCHEMAS)}.",
+                    location=Location(file, number),
+                    hint="Install the pallasc that wrote it.",
+                )
         elif line and not line.startswith("#"):
             message = f"{show(name)} is in the lock twice" if row else f"invalid line: {show(line)}"
             raise SpecError(f"{message}.", location=Location(file, number), hint=_restore(file))
@@ -373,16 +376,6 @@ def parse_lock(text: str, file: str) -> Lock:
 
 def _unescaped(escape: re.Match[str]) -> str:
     return chr(int(escape[1], 16)) if escape[1] else escape[2]
-
-
-def _check_schema(schema: str, location: Location) -> None:
-    if schema not in map(str, READ_SCHEMAS):
-        raise SpecError(
-            f"the lock has schema {schema[:20]}, and this pallasc reads schemas "
-            f"{listed(map(str, READ_SCHEMAS))}.",
-            location=location,
-            hint="Install the pallasc that wrote it.",
-        )
 
 
 def _resources(row: re.Match[str]) -> Resources:

@@ -25,9 +25,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import array_tree, looks_like_array, parse_array
-from pallasc.specs.canonical import plain
-from pallasc.specs.entries import check_entry, parse_entry
+from pallasc.specs.arrays import (
+    array_tree,
+    is_template,
+    looks_like_array,
+    parse_array,
+    parse_template,
+)
+from pallasc.specs.canonical import Value, label_of, plain, typed
 from pallasc.specs.fields import NODES, PARAMETER, SCALAR, PathParts, Place, tree
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.schema import (
@@ -41,28 +46,20 @@ from pallasc.specs.loading.schema import (
 )
 from pallasc.specs.loading.yaml_text import Document, read_document
 from pallasc.specs.spec import (
-    Budget,
-    Check,
+    Choice,
+    Point,
     Spec,
     Tolerance,
     Variant,
     check_devices,
-    plain_args,
-)
-from pallasc.specs.spelling import shortened, show, suggestion
-from pallasc.specs.templates import (
-    Choice,
-    Point,
-    Value,
     choice_of,
     contents,
-    is_template,
-    label_of,
     labels,
-    parse_template,
+    plain_args,
     point_text,
-    typed,
 )
+from pallasc.specs.spelling import shortened, show, suggestion
+from pallasc.specs.user_files import check_entry, parse_entry
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_table import TunedPoints
@@ -167,7 +164,10 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
         for row in rows or [{}]:
             for values in itertools.product(*axes.values()):
                 point = {**row, **dict(zip(axes, values, strict=True))}
-                if not any(_identity(point, names) in keys for names, keys in excluded.items()):
+                if not any(
+                    tuple([point[name].key for name in names]) in keys
+                    for names, keys in excluded.items()
+                ):
                     points.append(point)
     if spec.include:
         points.extend(_included(spec, known, at.child("include")))
@@ -241,10 +241,6 @@ def _included(spec: Spec, known: _Known, at: Place) -> Iterator[Point]:
         }
 
 
-def _identity(point: Point, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple([point[name].key for name in names])
-
-
 def _source_of(spec: Spec, name: str, at: Place) -> Place:
     """Return the place that defines a parameter."""
     if spec.tune is not None and name in spec.tune.over:
@@ -272,8 +268,6 @@ def _check_expansion(specs: Iterable[Spec]) -> None:
 
 LONGEST_ID = 900
 """Longest id in characters; a key of a lock file, in quotes, may have 1024."""
-
-_NO_BUDGET = Budget()
 
 Params = Mapping[str, Value]
 """Values of a point as templates see them."""
@@ -360,25 +354,24 @@ class Filling:
         kind = LIMITS[name] if field == "budget" else others
         return lambda params: kind.read(template.fill(params), place), template.names
 
-    def _array(self, text: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
+    def _array(
+        self, text: Any, path: PathParts, *, in_call: bool = False
+    ) -> tuple[Fill, Iterable[str]]:
         if not isinstance(text, str):
             return _constant(None)
         if is_parameter(text):
             template = parse_template(text)
-            return lambda params: array_tree(template.fill(params)), template.names
+            return (
+                lambda params: array_tree(template.fill(params), in_call=in_call),
+                template.names,
+            )
         array = parse_array(text)
         return array.resolve, array.names
 
     def _in_call(self, value: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
-        if isinstance(value, str) and path[-1] not in NODES:
-            if is_parameter(value):
-                template = parse_template(value)
-                return (
-                    lambda params: array_tree(template.fill(params), in_call=True),
-                    template.names,
-                )
-            if looks_like_array(value):
-                return self._array(value, path)
+        is_text = isinstance(value, str) and path[-1] not in NODES
+        if is_text and (is_parameter(value) or looks_like_array(value)):
+            return self._array(value, path, in_call=True)
         return self._static_leaf(value, path)
 
     def _static_leaf(self, value: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
@@ -404,12 +397,10 @@ class Filling:
 
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
         """Yield the variants of a point, one for each target."""
-        spec, at, params = self._spec, self._at, contents(point)
-        made = {
-            **self._made(point),
-            "budget": Budget(**self._budget(params)) if spec.budget else _NO_BUDGET,
-            "check": self._check(point) if spec.check else None,
-        }
+        spec, at = self._spec, self._at
+        made = self._made(point)
+        budget = self._budget(contents(point))
+        check = self._check(point) if spec.check else None
         for target in targets:
             variant = Variant(
                 name=spec.name,
@@ -419,12 +410,16 @@ class Filling:
                 files=self._files,
                 env=self._env,
                 vmap=spec.vmap,
-                program=None if spec.program is None else spec.program.on(target.name),
+                program=spec.programs.get(target.name),
                 location=spec.location,
                 base_dir=spec.base_dir,
                 places=spec.places,
+                budget=budget,
                 **made,
             )
+            if check is not None:
+                small = replace(variant, budget={}, **check)
+                variant = replace(variant, check=small)
             if len(variant.id) > LONGEST_ID:
                 raise at.error(
                     f"{shortened(variant.id)!r} has {len(variant.id)} characters; an id has at "
@@ -448,8 +443,8 @@ class Filling:
             "mesh": tuple(mesh.items()),
         }
 
-    def _check(self, point: Point) -> Check:
-        """Return the check that `pallasc check` runs for a point's variants."""
+    def _check(self, point: Point) -> dict[str, Any]:
+        """Return the fields in which the check of a point's variants differs from them."""
         at, given = self._at.child("check"), self._small_values
         for name in given:
             if name not in point:
@@ -463,7 +458,7 @@ class Filling:
         own = self._check_args(contents(small))
         if own is not None:
             made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
-        return Check(**made, seed=self._seed, names_args=own is not None)
+        return {**made, "seed": self._seed, "names_args": own is not None}
 
 
 def _constant(value: Any) -> tuple[Fill, Iterable[str]]:

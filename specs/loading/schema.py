@@ -13,8 +13,9 @@ from pathlib import PurePath
 from typing import Literal
 
 from pallasc.errors import SpecError
-from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array
-from pallasc.specs.entries import check_data_file
+from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array, parse_template
+from pallasc.specs.artifacts.artifact import MORE_IS_BETTER, parse_rule, rules_for
+from pallasc.specs.canonical import Value
 from pallasc.specs.fields import (
     DATA,
     ENTRY,
@@ -39,9 +40,8 @@ from pallasc.specs.fields import (
     tree,
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
-from pallasc.specs.resources import MORE_IS_BETTER, parse_rule, rules_for
-from pallasc.specs.templates import Value, parse_template
-from pallasc.specs.variables import why_not_declared
+from pallasc.specs.settings import why_not_declared
+from pallasc.specs.user_files import check_data_file
 
 TABLE_SUFFIX = ".tuned.yaml"
 """Suffix of table files; a folder of specs skips them."""
@@ -379,9 +379,12 @@ PARTIAL_KERNEL = record(field._replace(required=field.name == "name") for field 
 """A kernel whose missing fields may be in the defaults."""
 
 DEFAULTS = record(
-    field._replace(required=False)
-    for field in KERNEL_FIELDS
-    if field.name not in ("name", "targets")
+    (
+        field._replace(required=False)
+        for field in KERNEL_FIELDS
+        if field.name not in ("name", "targets")
+    ),
+    elsewhere={"targets": "Write targets at the top of the file, next to 'defaults'."},
 )
 """Fields that can be set once for all kernels of a file."""
 
@@ -412,6 +415,7 @@ _VERSION = leaf(
     f"schema {SCHEMA_VERSION}, which this pallasc reads",
     f"Write schema: {SCHEMA_VERSION}, or install the pallasc that the file was written for.",
 )
+KERNELS_DOC = "A list of kernels, each beginning with '- name: …'."
 FILE_FIELDS = (
     Field("schema", _VERSION, f"Write schema: {SCHEMA_VERSION}.", required=True),
     Field("targets", _TARGETS, "Targets of every kernel that names none."),
@@ -420,7 +424,7 @@ FILE_FIELDS = (
     Field(
         "kernels",
         list_of(_item("kernel", PARTIAL_KERNEL), "kernels", repeats=True),
-        "A list of kernels, each beginning with '- name: …'.",
+        KERNELS_DOC,
     ),
     Field(
         "programs",

@@ -24,11 +24,10 @@ from typing import Any, Protocol, TypeVar
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.canonical import plain
+from pallasc.specs.canonical import Scalar, plain
 from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import nearest, suggestion, values_text
-from pallasc.specs.templates import Scalar
 
 
 class Selectable(Protocol):
@@ -162,19 +161,18 @@ def _no_match_hint(terms: list[str], variants: Sequence[Selectable]) -> str | No
 
 def _term_hint(term: str, variants: Sequence[Selectable]) -> str | None:
     """Return a suggestion for a term that selects nothing."""
-    known: dict[str, list[Scalar]] = {"name": [variant.name for variant in variants]}
-    known["target"] = [name for variant in variants for name in _values(variant, "target")]
-    for variant in variants:
-        for key, own in variant.params:
-            known.setdefault(key, []).append(own)
+    keys = {key for variant in variants for key, _ in variant.params} | {"name", "target"}
     key, equals, value = term.partition("=")
     if not equals:
-        return suggestion(term, map(str, known["name"]), otherwise="Kernels")
-    if key not in known:
-        return suggestion(key, known, otherwise="Parameters")
-    near = nearest(value, map(plain, known[key]))
+        return suggestion(term, [variant.name for variant in variants], otherwise="Kernels")
+    if key not in keys:
+        return suggestion(key, keys, otherwise="Parameters")
+    params = [dict(variant.params) for variant in variants]
+    known: list[Scalar] = [own[key] for own in params if key in own]
+    known = known or [name for variant in variants for name in _values(variant, key)]
+    near = nearest(value, map(plain, known))
     first = f"Did you mean {_quoted(f'{key}={near}')!r}? " if near else ""
-    return f"{first}Values of {key}: {values_text(known[key])}."
+    return f"{first}Values of {key}: {values_text(known)}."
 
 
 def _quoted(term: str) -> str:

@@ -19,7 +19,7 @@ The writer emits exactly these bytes: UTF-8 YAML, schema 1, kernels and rows sor
 * `key` has a value for each parameter of `by`, in order. For a parameter with buckets, the value is
   the bucket's name or an exact value; exact values take precedence
 * `use` has the value of each tuned parameter; a list or a mapping is written as its label
-  (`specs/templates.py`)
+  (`specs/canonical.py`)
 * `artifact` is informational: the digest of the measured artifact. A build warns if the variants
   that the row selects compile to other artifacts. `source` is the origin of a row that `tune pick`
   did not write
@@ -49,7 +49,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.canonical import plain
+from pallasc.specs.canonical import Scalar, plain, typed
 from pallasc.specs.fields import (
     PARAMETER,
     SCALAR,
@@ -65,9 +65,8 @@ from pallasc.specs.gpus import MODELS, Target, target_suggestion
 from pallasc.specs.loading.lock import DIGEST, quoted
 from pallasc.specs.loading.schema import table_of
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
-from pallasc.specs.spec import Spec
+from pallasc.specs.spec import Point, Spec, labels
 from pallasc.specs.spelling import show, suggestion, values_text
-from pallasc.specs.templates import Point, Scalar, labels, typed
 from pallasc.specs.tuning import (
     Measured,
     Row,

@@ -25,8 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pallasc.errors import SpecError
-from pallasc.specs.canonical import plain
-from pallasc.specs.entries import normal_path
+from pallasc.specs.canonical import Scalar, Value, label_of, plain, typed
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target, make_model, resolve_target
 from pallasc.specs.loading.matrix import read_rows
@@ -35,6 +34,7 @@ from pallasc.specs.loading.schema import (
     FILE_FIELDS,
     FILE_KEY,
     KERNEL_FIELDS,
+    KERNELS_DOC,
     PARTIAL_KERNEL,
     PROGRAM,
     TABLE_SUFFIX,
@@ -43,13 +43,11 @@ from pallasc.specs.loading.schema import (
 )
 from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
 from pallasc.specs.settings import project_table
-from pallasc.specs.spec import Spec
+from pallasc.specs.spec import Program, Spec, read_machine
 from pallasc.specs.spelling import nearest, show, suggestion
-from pallasc.specs.templates import Scalar, Value, label_of, typed
-from pallasc.specs.user_files import check_regular, read_regular
+from pallasc.specs.user_files import check_regular, normal_path, read_regular
 
 if TYPE_CHECKING:
-    from pallasc.specs.machine import Programs
     from pallasc.specs.tuning import Tune
 
 _PROJECT_KEY = "env"
@@ -124,16 +122,13 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     models = _models(fields.get("models", {}), at.child("models"))
     file = SpecFile(base_dir, defaults, places, models)
     if not ("kernels" in fields or "programs" in fields):
-        raise at.error(
-            "field 'kernels' is missing.", next(f.doc for f in FILE_FIELDS if f.name == "kernels")
-        )
+        raise at.error("field 'kernels' is missing.", KERNELS_DOC)
     specs = []
     for index, kernel in enumerate(fields.get("kernels", ())):
-        place = at.child("kernels").child(index)
-        specs.append(declare(kernel, kernel_place(place, kernel.get("name"), place.label), file))
+        place = kernel_place(at.child("kernels").child(index), kernel.get("name"))
+        specs.append(declare(kernel, place, file))
     for index, program in enumerate(fields.get("programs", ())):
-        place = at.child("programs").child(index)
-        place = kernel_place(place, program.get("name"), place.label)
+        place = kernel_place(at.child("programs").child(index), program.get("name"))
         specs.append(declare_program(program, place, base_dir, fields.get("machines", ())))
     return specs
 
@@ -256,9 +251,9 @@ def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, obj
     return {"matrix": axes, "rows": rows, "table": table["path"]}
 
 
-def kernel_place(at: Place, name: object, otherwise: str) -> Place:
+def kernel_place(at: Place, name: object, otherwise: str = "") -> Place:
     """Return a kernel's place, labeled with the kernel's name if it has one."""
-    origin = name if isinstance(name, str) and name else otherwise
+    origin = name if isinstance(name, str) and name else otherwise or at.label
     return at._replace(origin=origin, skip=len(at.path))
 
 
@@ -457,17 +452,14 @@ def declare_program(
     Raises:
         SpecError: a field or a machine file is wrong or missing.
     """
-    from pallasc.specs.machine import Programs, read_machine  # most files have no programs
-
     values: dict[str, Any] = PROGRAM.read(fields, at)
     named = values.get("machines", tuple(machines))
     if not named:
         raise at.error("field 'machines' is missing.", "Add machines: [machine.json]; write the "
                        "file where the GPU is, with pallasc machine.")  # fmt: skip
     place = at.child("machines")
-    own = Programs(
-        {}, named, values.get("donate", ()), values.get("shardings", {}), values.get("explicit", ())
-    )
+    own = {key: values[key] for key in ("donate", "shardings", "explicit") if key in values}
+    programs: dict[str, Program] = {}
     models: dict[str, Target] = {}
     for index, file in enumerate(named):
         where = place.child(index) if "machines" in values else at
@@ -477,26 +469,27 @@ def declare_program(
             if name in models:
                 raise SpecError(f"two machine files are named {name}.", hint="Rename one of them.")
             models[name] = machine.target(name)
-            own.machines[name] = machine
-    _check_shardings(own, values, at)
+            programs[name] = Program(machine, **own)
+    _check_shardings(values, at)
     kernel = {key: value for key, value in fields.items() if key not in _OWN}
     file = SpecFile(base_dir, models=models)
-    return replace(declare({**kernel, "targets": [*models]}, at, file), program=own)
+    spec = declare({**kernel, "targets": [*models]}, at, file)
+    return replace(spec, programs=programs, machines=named)
 
 
-def _check_shardings(own: Programs, values: Mapping[str, Any], at: Place) -> None:
+def _check_shardings(values: Mapping[str, Any], at: Place) -> None:
     """Check that donations and shardings name arguments, and shardings axes of the mesh."""
     args, mesh = values["args"], values.get("mesh", {})
-    known = [*args] if isinstance(args, dict) else [*map(str, range(len(args)))]
-    sharded = [("shardings", path.partition(".")[0]) for path in own.shardings]
-    for key, name in [*(("donate", name) for name in own.donate), *sharded]:
-        if name not in known:
-            raise at.child(key).unknown("argument", name, known)
-    dividing = [axes for dimensions in own.shardings.values() for axes in dimensions if axes]
+    shardings: Mapping[str, Any] = values.get("shardings", {})
+    arguments = [*args] if isinstance(args, dict) else [*map(str, range(len(args)))]
+    dividing = [axes for dimensions in shardings.values() for axes in dimensions if axes]
     names = [name for axes in dividing for name in ((axes,) if isinstance(axes, str) else axes)]
-    for key, name in [
-        *(("explicit", name) for name in own.explicit),
-        *(("shardings", name) for name in names),
-    ]:
-        if name not in mesh:
-            raise at.child(key).unknown("axis name", name, mesh)
+    for key, what, used, known in (
+        ("donate", "argument", values.get("donate", ()), arguments),
+        ("shardings", "argument", [path.partition(".")[0] for path in shardings], arguments),
+        ("explicit", "axis name", values.get("explicit", ()), mesh),
+        ("shardings", "axis name", names, mesh),
+    ):
+        for name in used:
+            if name not in known:
+                raise at.child(key).unknown(what, name, known)

@@ -21,8 +21,7 @@ from pallasc.analysis.compare import (
     raw_hunks,
 )
 from pallasc.analysis.sides import Side, Subject, side_of, subject_of
-from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.resources import Resources
+from pallasc.specs.artifacts.artifact import Artifact, Resources
 
 
 def side(*params: str, name: str = "k", target: str = "b200") -> Side:

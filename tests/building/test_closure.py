@@ -14,7 +14,7 @@ import pytest
 
 from pallasc.compiler.toolchain.modules import locate_module
 from pallasc.errors import SpecError
-from pallasc.specs.entries import check_entry, parse_entry
+from pallasc.specs.user_files import check_entry, parse_entry
 
 HELPER = "def scale(x):\n    return x * {factor}\n"
 

@@ -12,7 +12,7 @@ from pallasc.compiler.toolchain.identity import own_digest, package_digest, tree
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import toolchain_files
 from pallasc.errors import ToolError
-from pallasc.specs import variables
+from pallasc.specs import settings
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_an_installed_package_or_module_is_found_by_name(
 
 def test_what_workers_see_in_their_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     before = own_digest(FileDigests().digest)
-    monkeypatch.setitem(variables.FIXED, "TERM", "another")
+    monkeypatch.setitem(settings.FIXED, "TERM", "another")
     assert own_digest(FileDigests().digest) != before
 
 

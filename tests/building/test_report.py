@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.errors import BudgetError, CompileError, PallascError, SpecError, ToolError
-from pallasc.specs.artifacts.artifact import KernelResources
-from pallasc.specs.artifacts.resources import check_budget
+from pallasc.specs.artifacts.artifact import KernelResources, check_budget
 from pallasc.specs.spec import Budget
 
 KERNEL = KernelResources(

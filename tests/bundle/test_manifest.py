@@ -21,8 +21,7 @@ from pallasc.specs.bundle.manifest import (
     parse_provenance,
     split_page,
 )
-from pallasc.specs.canonical import canonical_json
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import Scalar, canonical_json
 
 NAMES = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)
 SCALARS = (

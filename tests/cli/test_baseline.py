@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pallasc.specs.artifacts.artifact import Resources
 from pallasc.specs.loading.lock import Lock, read_lock, write_lock
-from pallasc.specs.resources import Resources
 
 LOCK = Path("pallasc.lock")
 FIRST, SECOND = "add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"

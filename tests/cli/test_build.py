@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
-from pallasc.specs.resources import Resources
+from pallasc.specs.artifacts.artifact import Resources
 
 COMPILED = re.compile(
     r"\[(?P<done>\d)/2\] compiled  (?P<id>add\[m=1024,dtype=\w+\]@h100-sxm)  "

@@ -14,7 +14,7 @@ from pallasc.compiler.toolchain.setup import (
     declared_fields,
     settled,
 )
-from pallasc.specs.variables import why_not_declared
+from pallasc.specs.settings import why_not_declared
 
 COUNTED = (
     "XLA_FLAGS", "JAX_ENABLE_X64", "TF_XLA_FLAGS", "MOSAIC_GPU_DUMP_PTX", "LLVM_PASS_PLUGIN_PATH",

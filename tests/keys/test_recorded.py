@@ -16,7 +16,7 @@ import pytest
 from pallasc.compiler.inputs.recorders import absolute
 from pallasc.compiler.inputs.sources import digest_of, listing_digest
 from pallasc.errors import ToolError
-from pallasc.specs.entries import shown_name
+from pallasc.specs.user_files import shown_name
 
 NOTES = "HERE / 'notes.txt'"
 LATER = "HERE / 'later.txt'"

@@ -16,7 +16,7 @@ from pallasc.specs.arrays import (
     resolve_array,
     strides_of,
 )
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import Scalar
 
 
 @pytest.mark.parametrize(

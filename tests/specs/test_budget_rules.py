@@ -2,7 +2,7 @@
 
 import pytest
 
-from pallasc.specs.resources import Resources, parse_rule, rules_for
+from pallasc.specs.artifacts.artifact import Resources, parse_rule, rules_for
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.entries import load_module
 from pallasc.specs.loading.decorator import Call, Ref, collect_python, declare
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
+from pallasc.specs.user_files import load_module
 
 PYTHON = '''\
 """Kernels."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.errors import SpecError
-from pallasc.specs.entries import (
+from pallasc.specs.user_files import (
     check_data_file,
     check_entry,
     load_module,

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
+from pallasc.specs.artifacts.artifact import Resources
 from pallasc.specs.loading.lock import (
     Component,
     Entry,
@@ -24,7 +25,6 @@ from pallasc.specs.loading.lock import (
     read_lock,
     write_lock,
 )
-from pallasc.specs.resources import Resources
 
 
 def digest(text: str) -> str:
@@ -127,7 +127,7 @@ def test_comments_and_line_ends_do_not_matter(form: Callable[[str], str], tmp_pa
 
 
 def test_what_cannot_be_read_or_written_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
+    with pytest.raises(SpecError, match="this is a directory, not a file"):
         read_lock(tmp_path)
     path = tmp_path / "pallasc.lock"
     path.write_bytes(b"schema: 1\ntoolchain: \xff\n")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pallasc.specs.objects import cached_property
+from pallasc.specs.artifacts.artifact import cached_property
 
 
 def run(program: str) -> str:
@@ -15,7 +15,7 @@ def run(program: str) -> str:
 
 _FORKS = """
 import os, signal, threading
-from pallasc.specs.objects import cached_property
+from pallasc.specs.artifacts.artifact import cached_property
 
 inside, go = threading.Event(), threading.Event()
 
@@ -48,7 +48,7 @@ def test_a_fork_while_another_thread_computes_does_not_stop_the_child() -> None:
 
 _COLLECTOR = """
 import gc
-from pallasc.specs.objects import collector_past
+from pallasc.compiler.inputs.process_snapshot import collector_past
 
 with collector_past():
     assert not gc.isenabled()

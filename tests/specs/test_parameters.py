@@ -9,11 +9,11 @@ from msgspec import structs
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.canonical import label_of
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Budget, Variant, spec_from_json, spec_to_json
-from pallasc.specs.templates import label_of
 
 SMALL = {"$name": "small", "tile_m": 64, "tile_n": 128}
 LARGE = {"$name": "large", "tile_m": 128, "tile_n": 256}
@@ -65,7 +65,7 @@ def test_fields_of_a_mapping_fill_templates() -> None:
     last = found[-1]
     assert str(last.args["x"]) == "f32[128, 128]"  # type: ignore[call-overload]
     assert last.static == {"all": {"tile_m": 128, "tile_n": 256}, "k": 2, "name": "m128"}
-    assert (last.budget.registers, last.mesh) == (128, (("x", 4),))
+    assert (last.budget["registers"], last.mesh) == (128, (("x", 4),))
 
 
 def test_a_name_is_no_part_of_what_is_compiled() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pallasc.errors import SpecError
-from pallasc.specs.templates import parse_template
+from pallasc.specs.arrays import parse_template
 
 TILES = {"m": 64, "inner": {"n": 8, "text": "a"}, "list": [1]}
 PARAMS: dict[str, Any] = {"m": 96, "flag": True, "dtype": "f16", "none": None, "tiles": TILES}

@@ -87,7 +87,7 @@ def test_models_are_targets_and_values_are_filled_with_their_types(
     }  # fmt: skip
     config = {"$call": "json:JSONDecoder", "deep": [{"$ref": "math:pi"}, 32], "strict": True}
     assert found[0].static == {"config": config, "label": "m is 32"}
-    assert (found[0].budget.registers, found[0].mesh) == (32, (("y", 32), ("x", 4)))
+    assert (found[0].budget["registers"], found[0].mesh) == (32, (("y", 32), ("x", 4)))
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     again = expand(load_specs([shutil.copytree(folder, elsewhere / "x") / "full.yaml"]))
     assert [v.request() for v in again] == [v.request() for v in found]

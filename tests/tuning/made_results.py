@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from pallasc.specs.canonical import canonical_text, variant_id
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import Scalar, canonical_text, variant_id
 from pallasc.specs.tuning import Tune
 from pallasc.tuning.results import Results, Start, line_of, parse_results
 

@@ -203,7 +203,7 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path: Path, monkeypatch: pytest.M
 def test_flags_count_as_in_the_keys_of_jax() -> None:
     from jax._src import cache_key
 
-    from pallasc.specs.machine import counted_flags
+    from pallasc.compiler.programs.describe import counted_flags
 
     left_out = cache_key.xla_flags_to_exclude_from_cache_key
     flags = [flag for flag in left_out if "_tpu_" not in flag]
@@ -218,7 +218,7 @@ def test_mutated_folders_give_no_wrong_verdict(filled: Folder, tmp_path: Path) -
 
     from pallasc.compiler.programs.cache_folder import verify
     from pallasc.errors import PallascError
-    from pallasc.specs.machine import read_machine
+    from pallasc.specs.spec import read_machine
 
     machine = read_machine(filled.path / "one.json")
     pristine = {p.name: p.read_bytes() for p in (filled.path / "cache").glob("*-cache")}

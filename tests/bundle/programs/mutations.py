@@ -28,8 +28,7 @@ from pallasc.specs.bundle.signature import Signature, pack_signatures
 from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
 from pallasc.specs.bundle.verify import Rules, audit, verify
 from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.canonical import digest
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import Scalar, digest
 from pallasc.specs.tuning import Measured, Row, Tuning
 
 MEMORY_BYTES = 2**30

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pallasc.compiler.builds.report import Event, Report, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.canonical import Scalar
 from pallasc.specs.gpus import resolve_target
 from pallasc.specs.spec import Budget, Variant
-from pallasc.specs.templates import Scalar
 
 IN_SPEC = Location("kernels.yaml", 4, 5)
 KERNEL = {

@@ -14,13 +14,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pallasc.compiler.inputs.process_snapshot import collector_past
 from pallasc.compiler.toolchain.setup import compiler_variables, compiling_environment, tool_folder
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.errors import PallascError
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.gpus import resolve_target
-from pallasc.specs.objects import collector_past
 
 
 def parse_args(args: Any) -> Any:

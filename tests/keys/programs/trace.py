@@ -14,7 +14,7 @@ from msgspec import structs
 
 from pallasc.compiler.inputs import recorders
 from pallasc.compiler.toolchain import modules
-from pallasc.specs.variables import PLACES, SYSTEM_PATH
+from pallasc.specs.settings import PLACES, SYSTEM_PATH
 
 _, spec, fake_site, given = sys.argv
 site.USER_SITE = fake_site
