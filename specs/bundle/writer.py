@@ -21,13 +21,7 @@ from zlib import crc32
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import kinds_of, minimum_driver
-from pallasc.specs.bundle.compress import (
-    DEFAULT_LEVEL,
-    check_level,
-    compress,
-    library_version,
-    store,
-)
+from pallasc.specs.bundle.compress import DEFAULT_LEVEL, compress, library_version, store
 from pallasc.specs.bundle.format import (
     BLOBS_PER_PAGE,
     ENTRIES_PER_PAGE,
@@ -121,11 +115,9 @@ def build_bundle(
         provenance: the sources and tools that the artifacts were made from.
 
     Raises:
-        SpecError: the level is invalid, variants of a tuned kernel disagree, or a limit is
-            exceeded.
+        SpecError: variants of a tuned kernel disagree, or a limit is exceeded.
         CorruptError: an artifact is damaged, or a variant has two artifacts.
     """
-    check_level(level)
     origins = pack_provenance(provenance)
     variants = _sorted(_pack(item, keep_debug=keep_debug, keep_ptx=keep_ptx) for item in items)
     body = _Body(level)

@@ -213,7 +213,7 @@ def test_json_names_functions_and_plans(run: Run, bundle: Path, tmp_path: Path) 
     assert variant == {
         "id": "spread@h100-sxm",
         "arch": "sm_90a",
-        "file": "plans/spread-h100-sxm.plan",
+        "file": "plans/3.plan",
         "bytes": file.stat().st_size,
         "chosen_by": None,
     }
