@@ -59,6 +59,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.format import MAX_PROVENANCE_BYTES, pack_ends
 from pallasc.specs.canonical import Natural, Scalar, canonical_json, parse_json, variant_id
+from pallasc.specs.spelling import listed
 from pallasc.specs.tuning import Tuning, check_padding
 
 MOST_CHANGED = 20
@@ -357,10 +358,9 @@ class Provenance(Struct, frozen=True):
 
 def differing(origin: Provenance) -> str:
     """Return a clause that names the sources of a bundle that differ from their commit."""
-    shown = ", ".join(origin.changed[:_MOST_SHOWN])
-    more = len(origin.changed) - _MOST_SHOWN
-    names = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
-    return f"it was made from files that differ from commit {(origin.commit or '')[:12]}{names}"
+    names = ", ".join(listed(origin.changed, _MOST_SHOWN))
+    clause = f"it was made from files that differ from commit {(origin.commit or '')[:12]}"
+    return f"{clause}: {names}" if names else clause
 
 
 def pack_provenance(origins: Iterable[Provenance]) -> bytes:

@@ -31,7 +31,6 @@ from pallasc.specs.bundle.format import (
     MAX_COUNT,
     MAX_PAGE_BYTES,
     MINOR,
-    MINOR_OF_OLD,
     MINOR_WITH_LINES,
     BlobRow,
     Extent,
@@ -62,7 +61,7 @@ LONGEST_PATH = 5
 _LARGEST_BYTES = 2**18
 """Maximum size of a blob that has a base or is a base."""
 _ROW_BYTES = 16
-_NEIGHBOURS = (32, 128)
+_FEWEST_NEAR, _MOST_NEAR = 32, 128
 _MOST_PAIRS = 2**18
 _MOST_PIECES = 2**21
 
@@ -282,8 +281,7 @@ def _path(bases: Sequence[int | None], item: int) -> list[int]:
 def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
     """Return pairs of nearby blobs, most shared pieces first: the negated number, two indices."""
     pieces = _sampled([_pieces(blob) for blob in blobs])
-    fewest, most = _NEIGHBOURS
-    near = min(max(_MOST_PAIRS // max(1, len(blobs)), fewest), most)
+    near = min(max(_MOST_PAIRS // max(1, len(blobs)), _FEWEST_NEAR), _MOST_NEAR)
     pairs = []
     for item, own in enumerate(pieces):
         for other in range(max(0, item - near), item) if own else ():
@@ -414,7 +412,7 @@ class _Body:
 
 def _minor(entries: Iterable[Entry]) -> int:
     """Return the lowest minor version that supports all entries."""
-    minor = MINOR_OF_OLD
+    minor = 0
     for entry in entries:
         if entry.tuning is not None or entry.reference is not None:
             return MINOR
