@@ -65,7 +65,6 @@ _ROWS = {
 """The tables in order, with the fields of an entry."""
 
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
-_STEP_NUMBERS = {name: number for number, name in enumerate(STEP_KINDS)}
 _STEP_FIELDS = "target", "source", "width", "target_offset", "source_offset", "size", "value"
 _POINTER, _VALUE, _ZEROS = 0, 1, 2
 _INPUT, _RESULT, _UPDATED = 1, 2, 4
@@ -148,9 +147,8 @@ class _Writer:
             heads += _TABLE.pack(header_bytes + len(content), len(table), table.row.size)
             content += table.data
         rest = bytes(heads + content)
-        total = _HEAD.size + len(rest)
         digest = hashlib.sha256(rest).digest()
-        return _HEAD.pack(_MAGIC, FLAT_VERSION, header_bytes, total, digest) + rest
+        return _HEAD.pack(_MAGIC, FLAT_VERSION, header_bytes, _HEAD.size + len(rest), digest) + rest
 
     def _string(self, text: str) -> int:
         """Return the offset of a string, adding it if it is new."""
@@ -241,7 +239,7 @@ class _Writer:
         if isinstance(step, Fill):
             values |= {"target": step.buffer, "target_offset": step.offset}
         row = (values.get(name, 0) for name in _STEP_FIELDS)
-        self._tables["steps"].add(_STEP_NUMBERS[kind_of(step)], *row)
+        self._tables["steps"].add([*STEP_KINDS].index(kind_of(step)), *row)
 
     def _add_launch(self, launch: Launch) -> int:
         kernel = self._kernel(launch)

@@ -389,8 +389,7 @@ def tree_leaves(tree: Any) -> Iterator[int]:
 
 def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
     """Return the plan as plain data for JSON; `plan_from_json` is the exact inverse."""
-    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan))
-    return data
+    return msgspec.json.decode(msgspec.json.encode(plan), type=dict[str, Any])
 
 
 def plan_from_json(data: object) -> LaunchPlan:
@@ -528,8 +527,7 @@ def _array_rules(m: TensorMap) -> _Rules:
     yield 1 <= rank <= 5, f"rank {rank} is not in 1 to 5"
     yield m.offset % step == 0, f"offset {m.offset} is not a multiple of {step}"
     yield len(m.strides) == rank - 1, f"{len(m.strides)} strides for rank {rank}"
-    sizes = all(0 < n <= 1 << 32 for n in m.dims)
-    yield sizes, f"sizes {m.dims} exceed 2^32 or are zero"
+    yield all(0 < n <= 1 << 32 for n in m.dims), f"sizes {m.dims} exceed 2^32 or are zero"
     strides = all(n % step == 0 and 0 <= n < 1 << 40 for n in m.strides)
     yield strides, f"byte strides {m.strides} are not all multiples of {step} below 2^40"
     element_strides = len(m.element_strides) == rank and all(1 <= n <= 8 for n in m.element_strides)
