@@ -242,6 +242,7 @@ class _Writer:
         self._tables["steps"].add([*STEP_KINDS].index(kind_of(step)), *row)
 
     def _add_launch(self, launch: Launch) -> int:
+        launch.check_cluster()
         kernel = self._kernel(launch)
         parameters = self._tables["parameters"]
         first = len(parameters)

@@ -329,6 +329,18 @@ class Launch(_Tagged, frozen=True, omit_defaults=True):
                 f"says {list(sizes)}"
             )
 
+    def check_cluster(self) -> None:
+        """Check that the grid divides into clusters.
+
+        Raises:
+            CorruptError: it does not.
+        """
+        if self.cluster and any(n % k for n, k in zip(self.grid, self.cluster, strict=True)):
+            shape = "×".join(map(str, self.cluster))
+            raise CorruptError(
+                f"the grid {self.grid} of {self.kernel} does not divide into clusters of {shape}"
+            )
+
 
 Step = Fill | Copy | Launch
 
