@@ -69,7 +69,7 @@ bundle_option = options.output_option(
 @options.flag("--keep-debug", "Keep debug sections in the cubins.")
 @options.flag("--keep-ptx", "Include the PTX, which launches do not need.")
 @options.flag("--lines", "Include source line numbers and text, for `pallasc inspect`.")
-@options.option("--level", "N", "Compression level, 1 to 22.", type=int, default=19)
+@options.option("--level", "N", "Compression level.", type=click.IntRange(1, 22), default=19)
 @options.frozen_options
 @options.selection_options
 @options.fail_on_warning_option

@@ -20,13 +20,13 @@ from pallasc.cli.output.text import count, echo, fields, json_text, table
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import Scalar, canonical_text, variant_id
 from pallasc.specs.gpus import MODELS
-from pallasc.specs.spelling import amount, one_line
+from pallasc.specs.spelling import amount, listed, one_line
 from pallasc.specs.tuning import Row, key_text, use_text
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.options import F
     from pallasc.cli.arguments.variants import Work
-    from pallasc.specs.spec import Spec, Variant
+    from pallasc.specs.spec import Spec
     from pallasc.specs.tuning import Tune
     from pallasc.tuning.measure import Match
     from pallasc.tuning.pick import Key, Picked, RowChange, TunedKernel
@@ -139,15 +139,13 @@ def _plan_text(planned: Planned) -> str:
         name = f"{own[0].variant.name} {use_text(own[0].place)}".rstrip()
         total = count(len(own), "point")
         lines.append(f"{name} on {own[0].variant.target.name}: {len(kept)} of {total}")
-        lines += [f"  {one.rank:>3}  {use_text(one.use)}: {_words(one.facts)}" for one in kept]
+        lines += [f"  {one.rank:>3}  {use_text(one.use)}: {_words(one.known)}" for one in kept]
         lines += [f"    -  {use_text(one.use)}: {one.why}" for one in own if not one.rank]
     return "\n".join(lines)
 
 
-def _words(facts: Facts | None) -> str:
+def _words(facts: Facts) -> str:
     """Return the figures of a point that matter most for its rank."""
-    if facts is None:
-        return "nothing is known"
     parts = [
         f"{facts.waves:.3g} waves",
         count(facts.mbarriers, "barrier"),
@@ -200,7 +198,8 @@ def _plan_json(planned: Planned) -> dict[str, object]:
 
 
 def _point_json(point: JobPoint) -> dict[str, object]:
-    facts = {} if point.facts is None else point.facts.to_json()
+    facts = {} if point.facts is None else point.facts._asdict()
+    facts |= {"waves": round(facts["waves"], 4)} if facts else {}
     own: dict[str, object] = {"rule": point.rule, "why": point.why}
     if point.samples is not None:
         own = {"rank": point.rank, "reference": point.samples.data is not None}
@@ -476,8 +475,8 @@ def pick_command(
     decided = pick(results, kernels, within, most=at_most)
     written = [] if dry_run else _write(decided, kernels)
     if as_json:
-        listed = [{"table": kernels[own.name].shown, **_picked_json(own)} for own in decided]
-        echo(json_text({"kernels": listed, "written": [str(path) for path in written]}))
+        picked = [{"table": kernels[own.name].shown, **_picked_json(own)} for own in decided]
+        echo(json_text({"kernels": picked, "written": [str(path) for path in written]}))
     for own in decided:
         tune = kernels[own.name].tune
         if not as_json:
@@ -497,50 +496,43 @@ def _read_kernels(specs: Sequence[Spec], model: str | None) -> dict[str, TunedKe
         SpecError: a spec or a table is invalid, or two specs tune a kernel differently.
     """
     from pallasc.specs.loading.matrix import expand
-    from pallasc.specs.loading.tuned_table import read_table, table_shown
+    from pallasc.specs.loading.tuned_table import table_shown
     from pallasc.tuning.pick import TunedKernel
 
     declared = {(spec.location, spec.name): spec for spec in specs}
-    points: dict[str, list[Variant]] = {}
-    for variant in expand(list(declared.values()), all_points=True):
-        if variant.target.name == model:
-            points.setdefault(variant.name, []).append(variant)
     kernels: dict[str, TunedKernel] = {}
-    for name, variants in points.items():
-        own = dict.fromkeys(variant.location for variant in variants)
-        spec, *others = [declared[location, name] for location in own]
-        tune: Any = spec.tune
-        if other := next((each for each in others if each.tune != tune), None):
+    for variant in expand(list(declared.values()), all_points=True):
+        name, tuning, spec = variant.name, variant.tuning, declared[variant.location, variant.name]
+        if variant.target.name != model or tuning is None or spec.tune is None:
+            continue
+        if name not in kernels:
+            path, shown = Path(spec.base_dir, spec.tune.table), table_shown(spec, spec.tune)
+            kernels[name] = TunedKernel(spec.tune, set(), tuning.table, path, shown)
+        if kernels[name].tune != spec.tune:
             raise SpecError(
                 f"two specs tune {name} on {model} in different ways.",
-                location=other.where("tune"),
+                location=spec.where("tune"),
                 hint="Write the same 'tune' in both.",
             )
-        path, shown = Path(spec.base_dir, tune.table), table_shown(spec, tune)
-        table = read_table(path, shown).get(name)
-        ids = {variant.id for variant in variants}
-        kernels[name] = TunedKernel(tune, ids, table.rows if table else (), path, shown)
+        kernels[name].ids.add(variant.id)
     return kernels
 
 
 def _write(decided: Sequence[Picked], kernels: Mapping[str, TunedKernel]) -> list[Path]:
     """Write the tables that have changed, and return their paths."""
-    from pallasc.specs.loading.tuned_table import Table, read_table, table_text, write_table
+    from pallasc.specs.loading.tuned_table import Table, read_table, table_text
+    from pallasc.specs.user_files import replace_file
 
-    changed: dict[tuple[Path, str], dict[str, Table]] = {}
+    written: dict[Path, None] = {}
     for own in decided:
-        if own.served:
-            kernel = kernels[own.name]
-            rows = tuple(change.row for change in own.changes if change.kind != "dropped")
-            tables = changed.setdefault((kernel.table, kernel.shown), {})
-            tables[own.name] = Table(kernel.tune.by, rows)
-    written = []
-    for (path, shown), tables in changed.items():
-        whole = {**read_table(path, shown), **tables}
-        if not path.exists() or table_text(whole) != path.read_text(encoding="utf-8"):
-            write_table(path, whole)
-            written.append(path)
-    return written
+        kernel = kernels[own.name]
+        path, tables = kernel.table, read_table(kernel.table, kernel.shown)
+        rows = tuple(change.row for change in own.changes if change.kind != "dropped")
+        data = table_text({**tables, own.name: Table(kernel.tune.by, rows)}).encode()
+        if own.served and not (path.exists() and path.read_bytes() == data):
+            replace_file(path, data)
+            written[path] = None
+    return [*written]
 
 
 def _pick_text(picked: Picked, tune: Tune) -> str:
@@ -629,9 +621,7 @@ def _used_json(row: Row | None) -> dict[str, object] | None:
 
 
 def _keys(tune: Tune, keys: Sequence[Key]) -> str:
-    named = "; ".join(key_text(tune.by, key) or "all calls" for key in keys[:_MOST_NAMED])
-    more = len(keys) - _MOST_NAMED
-    return f"{named}; and {more} more" if more > 0 else named
+    return "; ".join(listed([key_text(tune.by, key) or "all calls" for key in keys], _MOST_NAMED))
 
 
 # ---- show
@@ -657,14 +647,14 @@ def show_command(expression: str | None, as_json: bool, work: Work) -> None:
       pallasc tune show specs/ --json | jq ".rows[].us"
     """
     from pallasc.specs.loading.select import select
-    from pallasc.specs.loading.tuned_table import Tables
+    from pallasc.specs.loading.tuned_table import TunedPoints
 
     known = work.select().specs
-    tables = Tables(known)
+    tables = TunedPoints(known)
     tuned = {
         (spec.name, id(own)): (spec.name, own)
         for spec in known
-        if spec.tune is not None and (own := tables.of(spec, spec.tune)) is not None
+        if spec.tune is not None and (own := tables.table(spec, spec.tune)) is not None
     }
     rows = [_selectable(row, name, own.by) for name, own in tuned.values() for row in own.rows]
     if rows and expression is not None:
@@ -673,10 +663,8 @@ def show_command(expression: str | None, as_json: bool, work: Work) -> None:
         echo(json_text({"rows": list(map(_row_json, rows))}))
     elif rows:
         echo(table(_HEADS, list(map(_row_cells, rows))))
-    elif any(spec.tune is not None for spec in known):
-        echo("The tables of these specs have no rows.", err=True)
     else:
-        echo("No kernel of these specs is tuned.", err=True)
+        echo("The tables of these specs have no rows.", err=True)
 
 
 def _selectable(row: Row, name: str, by: tuple[str, ...]) -> Selectable:

@@ -26,7 +26,7 @@ from pallasc import errors
 from pallasc.cli.list import COLUMNS, target_rows
 from pallasc.cli.main import CLOSED_PIPE, COMMANDS, INTERRUPTED, OUTPUT_LOST, root
 from pallasc.errors import PallascError
-from pallasc.specs.artifacts.plan import STEP_KINDS, Bytes, Peers, Pointer
+from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Launch, Peers, Pointer
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.schema import json_schema_text
 
@@ -154,6 +154,14 @@ def targets_page() -> str:
     )
 
 
+_STEPS = (
+    (Fill, "`cuMemsetD8Async`, `cuMemsetD32Async`", "writes its buffer on the host"),
+    (Copy, "`cuMemcpyDtoDAsync`", "copies on the host"),
+    (Launch, "`cuLaunchKernelEx`", "runs the PTX of the kernel"),
+)
+"""Each kind of step, the driver functions that run it, and how `pallasc.emulate` does."""
+
+
 def plans_page() -> str:
     """Return the steps of launch plans."""
     text = (
@@ -163,10 +171,10 @@ def plans_page() -> str:
         "emulator. Both launchers call the driver functions in the table, and reject plans for "
         "several devices, whose kernels take a table of peers."
     )
-    steps = []
-    for name, kind in STEP_KINDS.items():
-        functions = ", ".join(f"`{function}`" for function in kind.driver)
-        steps.append([f"`{name}`", _fields(kind.step), functions, functions, kind.emulator])
+    steps = [
+        [f"`{step.__name__.lower()}`", _fields(step), functions, functions, emulated]
+        for step, functions, emulated in _STEPS
+    ]
     parameters = [
         [f"`{kind.__name__.lower()}`", _fields(kind), launched, launched, "yes"]
         for kind, launched in ((Pointer, "yes"), (Bytes, "yes"), (Peers, "no"))

@@ -279,8 +279,7 @@ class Bundled(Candidate):
         origins: the origins of all bundles opened together with it.
 
     Attributes:
-        digest: digest of the artifact as compiled.
-        key: lookup key of the variant.
+        entry: its entry in the bundle.
     """
 
     def __init__(
@@ -290,9 +289,8 @@ class Bundled(Candidate):
         self.origin: Origin = origin
         self.origins = origins
         self.vmap, self.tuning = entry.vmap, entry.tuning
-        self.digest, self.key = entry.digest, entry.key
         self._bundle = bundle
-        self._entry = entry
+        self.entry = entry
 
     @cached_property
     def artifact(self) -> Artifact:
@@ -302,12 +300,12 @@ class Bundled(Candidate):
             CorruptError: it is damaged, or does not match the manifest.
             SpecError: the bundle was closed.
         """
-        return self._bundle.artifact(self._entry)
+        return self._bundle.artifact(self.entry)
 
     @cached_property
     def facts(self) -> Facts:
         """Facts about the variant from the manifest."""
-        own = self._entry
+        own = self.entry
         driver = own.minimum_driver or None
         return Facts(own.target, own.arch, driver, own.inputs, own.outputs)
 
@@ -366,8 +364,8 @@ class Bundles:
             return list(variants)
         taken: dict[bytes, Bundled] = {}
         for variant in variants:
-            other = taken.setdefault(variant.key, variant)
-            if other is not variant and other.digest != variant.digest:
+            other = taken.setdefault(variant.entry.key, variant)
+            if other is not variant and other.entry.digest != variant.entry.digest:
                 raise _two_artifacts(other, variant)
         return list(taken.values())
 
@@ -389,8 +387,8 @@ def _open(file: Traversable) -> Bundle:
 
 def _two_artifacts(first: Bundled, other: Bundled) -> SelectionError:
     return SelectionError(
-        f"there are two artifacts of {first.id}: {first.digest[:12]} from {first.origin}, and "
-        f"{other.digest[:12]} from {other.origin}.",
+        f"there are two artifacts of {first.id}: {first.entry.digest[:12]} from {first.origin}, "
+        f"and {other.entry.digest[:12]} from {other.origin}.",
         hint="Remove one of the two, or reinstall both in matching versions.",
     )
 

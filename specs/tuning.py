@@ -308,8 +308,12 @@ def use_text(use: Mapping[str, Scalar]) -> str:
 
 def row_order(row: Row) -> tuple[object, ...]:
     """Return the sort key of a row: the model, then its key; numbers come before text."""
-    return (row.gpu, *((isinstance(v, str), v if isinstance(v, str) else 0, _number(v))
-                       for v in row.key))  # fmt: skip
+    return row.gpu, *scalar_order(*row.key)
+
+
+def scalar_order(*values: Scalar) -> tuple[tuple[int, Scalar], ...]:
+    """Return the sort key of values: null, numbers, text."""
+    return tuple((1, v) if isinstance(v, str) else (0, -1 if v is None else v) for v in values)
 
 
 def tuned_digest_text(tuning: Tuning, rows: Sequence[Row]) -> str:
@@ -345,7 +349,3 @@ def _row_from(value: Mapping[str, Any], length: int, use: dict[str, Scalar]) -> 
         raise ValueError(f"the key of a row has {len(own.key)} values, not {length}")
     measured = convert(value, Measured) if "us" in value else None
     return Row(own.gpu, own.key, use, None, own.source, measured)
-
-
-def _number(value: Scalar) -> float:
-    return float(value) if isinstance(value, int | float) else -1.0

@@ -26,7 +26,7 @@ from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import Scalar, typed
-from pallasc.specs.tuning import Tuning, key_text, names_of
+from pallasc.specs.tuning import Tuning, key_text, names_of, scalar_order
 from pallasc.tuning.contest import Measure, Rules, decide
 from pallasc.tuning.point_process import NO_ROOM, PointError, PointProcess
 from pallasc.tuning.results import (
@@ -81,11 +81,6 @@ class Match:
         """The first fields of the records of its results."""
         return self.kernel, self.key, self.at
 
-    def sort_key(self) -> tuple[object, ...]:
-        """Return its sort key in a job: kernel, then key, small numbers first."""
-        values = (*self.key, *self.at.values())
-        return self.kernel, *((isinstance(own, str), own or 0) for own in values)
-
 
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
     """Return the contests of a job on a GPU, sorted by kernel and key, small numbers first.
@@ -124,7 +119,9 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
         others = {name: params[name] for name in params if name not in (*tuning.by, *tuning.over)}
         match = Match(entry.name, tuning.by, tuning.key_of(params), others)
         matches.setdefault(match.contest_key, match).entries[entry.id] = entry
-    return sorted(matches.values(), key=Match.sort_key)
+    return sorted(
+        matches.values(), key=lambda own: (own.kernel, *scalar_order(*own.key, *own.at.values()))
+    )
 
 
 # ---- right and wrong results
@@ -167,8 +164,8 @@ class Referee:
                 if own.positions:
                     values: Any = own.values  # numbers, no texts
                     compared = compare_samples(binding, data, own.positions, values, tolerance)
-                    if compared.first is not None:
-                        return _wrong(binding, compared, "the reference has")
+                    if why := _wrong(binding, compared, "the reference has"):
+                        return why
         if self.standard is None:
             self.standard = entry.id, outputs
             return ""
@@ -176,8 +173,8 @@ class Referee:
         for binding, data, right in zip(signature.outputs, outputs, expected, strict=True):
             if data != right:
                 compared = compare_outputs(binding, data, right, _of_two(reference))
-                if compared.first is not None:
-                    return _wrong(binding, compared, f"{name} gives")
+                if why := _wrong(binding, compared, f"{name} gives"):
+                    return why
         return ""
 
 
@@ -190,12 +187,12 @@ def _of_two(reference: Reference | None) -> tuple[float, float] | None:
 
 
 def _wrong(binding: Binding, compared: Comparison, whose: str) -> str:
-    """Describe the first difference of an output; `whose` introduces the expected value."""
-    first = compared.first
-    place = "" if first is None else ", ".join(map(str, first.index))
-    got, wanted = (None, None) if first is None else (first.got, first.wanted)
+    """Describe the first difference of an output, "" if there is none."""
+    if (first := compared.first) is None:
+        return ""
+    place = ", ".join(map(str, first.index))
     return (
-        f"wrong result: {binding.path}[{place}] is {got}, but {whose} {wanted}; "
+        f"wrong result: {binding.path}[{place}] is {first.got}, but {whose} {first.wanted}; "
         f"{compared.mismatches:,} of {compared.count:,} elements differ by more than rtol "
         f"{compared.rtol:g} and atol {compared.atol:g}"
     )

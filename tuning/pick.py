@@ -32,7 +32,7 @@ from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.canonical import Scalar, canonical_text
 from pallasc.specs.gpus import Target, device_names
 from pallasc.specs.spelling import suggestion
-from pallasc.specs.tuning import Measured, Row, Tune, bucket_key, row_order
+from pallasc.specs.tuning import Row, Tune, bucket_key, row_order
 from pallasc.tuning.contest import is_surely_within
 from pallasc.tuning.results import Contest, ContestKey, Results
 
@@ -54,7 +54,7 @@ class TunedKernel(NamedTuple):
     """
 
     tune: Tune
-    ids: Collection[str]
+    ids: set[str]
     rows: Sequence[Row]
     table: Path = Path()
     shown: str = ""
@@ -64,23 +64,19 @@ class Option(NamedTuple):
     """A configuration that was measured for a key.
 
     Attributes:
-        use: the label of each parameter of `over`.
+        row: the row that uses it.
         loss: log(its time / best time), at least 0; the largest over all contests.
         is_within: True if it is certainly within the limit in every contest.
-        artifact: digest of the measured artifact.
-        measured: its figures.
     """
 
-    use: dict[str, Scalar]
+    row: Row
     loss: float
     is_within: bool
-    artifact: str
-    measured: Measured
 
 
 @dataclass(slots=True)
 class MeasuredKey:
-    """A key with its options by `use_id`, and the id of the option that it uses, or None."""
+    """A key with its options by the canonical text of their `use`, and the one used, or None."""
 
     key: Key
     options: Mapping[str, Option]
@@ -143,24 +139,19 @@ class Picked:
     @property
     def uses(self) -> list[dict[str, Scalar]]:
         """The used configurations, in canonical order."""
-        found = {use_id(own.option.use): own.option.use for own in self.served}
+        found = {own.use: own.option.row.use for own in self.served if own.use is not None}
         return [found[name] for name in sorted(found)]
 
     @property
     def configurations(self) -> dict[str, dict[str, Scalar]]:
-        """The measured configurations by `use_id`, in canonical order."""
-        found = {name: own.use for key in self.keys for name, own in key.options.items()}
+        """The measured configurations by their canonical text, in its order."""
+        found = {name: own.row.use for key in self.keys for name, own in key.options.items()}
         return dict(sorted(found.items()))
 
     def loss_percent(self) -> tuple[float, float]:
         """Return the geometric mean of the keys' losses and the largest loss, in percent."""
         losses = [own.option.loss for own in self.served] or [0.0]
         return 100 * math.expm1(statistics.fmean(losses)), 100 * math.expm1(max(losses))
-
-
-def use_id(use: Mapping[str, Scalar]) -> str:
-    """Return the id of a configuration; 1 and true differ."""
-    return canonical_text(dict(use))
 
 
 def pick(
@@ -269,7 +260,7 @@ def _contests(files: Sequence[Results]) -> dict[ContestKey, Contest]:
         if twice := next((contests[key] for key in file.contests if key in contests), None):
             raise SpecError(
                 f"{file.file} has results of {twice.kernel}, key "
-                f"{canonical_text(list(twice.key))}, and so has another file.",
+                f"{canonical_text(twice.key)}, and so has another file.",
                 hint="Give one of them, once; rows of keys that it lacks stay in the table.",
             )
         contests |= file.contests
@@ -282,25 +273,36 @@ def _contests(files: Sequence[Results]) -> dict[ContestKey, Contest]:
 def _measure_keys(
     contests: Sequence[Contest], picked: Picked, kernel: TunedKernel, percent: float
 ) -> None:
-    """Set `keys`, `unfinished`, `without`, and `unknown`."""
+    """Set `keys`, `unfinished`, `without`, and `unknown`.
+
+    Raises:
+        SpecError: points were measured with other key parameters than the spec's.
+    """
     keys: dict[str, tuple[Key, list[Contest]]] = {}
     for contest in contests:
         here = [point for point in contest if point.target == picked.gpu]
         known = {point.id: point for point in here if point.id in kernel.ids}
         picked.unknown += len(here) - len(known)
+        by = kernel.tune.by
+        if any(tuple(point.params[name] for name in by) != contest.key for point in known.values()):
+            raise SpecError(
+                f"{picked.name}: the results are for other keys than the spec's, which have 'by': "
+                f"{', '.join(by) or 'nothing'}.",
+                hint="Plan and measure again; the spec was changed since.",
+            )
         if known:
-            own = keys.setdefault(_text(contest.key), (contest.key, []))[1]
+            own = keys.setdefault(canonical_text(contest.key), (contest.key, []))[1]
             own.append(replace(contest, points=known))
     for _, (key, each) in sorted(keys.items()):
         if not all(contest.done for contest in each):
             picked.unfinished.append(key)
-        elif options := _worst([_options(own, kernel.tune, percent) for own in each]):
+        elif options := _worst([_options(own, picked.gpu, kernel.tune, percent) for own in each]):
             picked.keys.append(MeasuredKey(key, options))
         else:
             picked.without.append(key)
 
 
-def _options(contest: Contest, tune: Tune, percent: float) -> dict[str, Option]:
+def _options(contest: Contest, gpu: str, tune: Tune, percent: float) -> dict[str, Option]:
     """Return the options of the valid points, compared with the winner if there is one."""
     valid = contest.valid
     if not valid:
@@ -314,12 +316,10 @@ def _options(contest: Contest, tune: Tune, percent: float) -> dict[str, Option]:
         ratios = contest.ratios(point.id, best.id)
         ratio = statistics.median(ratios) if ratios else point.median_us / best.median_us
         use = {name: point.params[name] for name in tune.over}
-        options[use_id(use)] = Option(
-            use,
+        options[canonical_text(use)] = Option(
+            Row(gpu, contest.key, use, point.artifact, "", contest.measured(point)),
             max(0.0, math.log(ratio)),
             point is best or is_surely_within(ratios, percent, points=len(contest.points)),
-            point.artifact,
-            contest.measured(point),
         )
     return options
 
@@ -354,22 +354,22 @@ def _choose(picked: Picked, most: int | None) -> None:
 
 def _add_rows(picked: Picked, tune: Tune) -> None:
     """Set the rows. A key uses the row of its bucket if that configuration is within the limit."""
-    gpu, measured = picked.gpu, {_text(own.key) for own in picked.served}
+    measured = {canonical_text(own.key) for own in picked.served}
     buckets: dict[str, tuple[Key, list[MeasuredKey]]] = {}
     for own in picked.served:
         around = bucket_key(own.key, tune.by, tune.buckets)
-        if around is None or (tune.pad and _text(around) not in measured):
-            picked.rows.append(_row(gpu, own.key, own.option))
+        if around is None or (tune.pad and canonical_text(around) not in measured):
+            picked.rows.append(own.option.row)
         else:
-            buckets.setdefault(_text(around), (around, []))[1].append(own)
+            buckets.setdefault(canonical_text(around), (around, []))[1].append(own)
     for around, group in buckets.values():
         shared = _shared_use(around, group)
         for own in group:
             own.use = shared if own.is_within(shared) else own.use
         like = [own for own in group if own.use == shared]
-        figures = max(like, key=lambda own: (own.key == around, _sizes(own.key)))
-        picked.rows.append(_row(gpu, around, figures.option))
-        picked.rows += [_row(gpu, own.key, own.option) for own in group if own.use != shared]
+        figures = max(like, key=lambda own: own.key == around)
+        picked.rows.append(replace(figures.option.row, key=around))
+        picked.rows += [own.option.row for own in group if own.use != shared]
 
 
 def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
@@ -410,21 +410,8 @@ def _kind(before: Row | None, after: Row) -> ChangeKind:
     return "same" if before == after else "measured"
 
 
-def _row(gpu: str, key: Key, option: Option) -> Row:
-    return Row(gpu, key, option.use, option.artifact, "", option.measured)
-
-
 def _row_id(gpu: str, key: Key) -> str:
-    return canonical_text([gpu, list(key)])
-
-
-def _text(key: Key) -> str:
-    """Return a distinct text for each key; 1 and true differ."""
-    return canonical_text(list(key))
-
-
-def _sizes(key: Key) -> list[float]:
-    return [float(v) if isinstance(v, int | float) else 0.0 for v in key]
+    return canonical_text([gpu, key])
 
 
 # ---- few configurations

@@ -78,10 +78,6 @@ class Facts(NamedTuple):
     waves: float
     mbarriers: int
 
-    def to_json(self) -> dict[str, object]:
-        """Return the figures as `--json` prints them."""
-        return {**self._asdict(), "waves": round(self.waves, 4)}
-
 
 def facts_of(artifact: Artifact) -> Facts:
     """Return the figures of a point.
@@ -104,32 +100,26 @@ def facts_of(artifact: Artifact) -> Facts:
     )
 
 
-class _Term(NamedTuple):
-    """A weight and its figure; the figure is None if unknown."""
-
-    weight: float
-    figure: Callable[[Facts], float | None]
-
-
 _FREE_SPILLS = 64
 """Spills that hardly matter: added to the spills before the logarithm."""
 
-TERMS: Mapping[str, _Term] = {
-    "mbarriers": _Term(-0.9, lambda facts: 1 + facts.mbarriers),
-    "smem_bytes": _Term(-1.0, lambda facts: facts.smem_bytes or None),
-    "spill_bytes": _Term(0.8, lambda facts: _FREE_SPILLS + (facts.spill_bytes or 0)),
+_TERMS: tuple[tuple[float, Callable[[Facts], float | None]], ...] = (
+    (-0.9, lambda facts: 1 + facts.mbarriers),
+    (-1.0, lambda facts: facts.smem_bytes or None),
+    (0.8, lambda facts: _FREE_SPILLS + (facts.spill_bytes or 0)),
     # Blocks in a single wave may process several tiles each, so their number means nothing.
-    "tiles": _Term(1.8, lambda facts: None if _is_one_wave(facts) else facts.waves),
-    "one wave": _Term(1.2, lambda facts: math.e if _is_one_wave(facts) else 1.0),
-}
+    (1.8, lambda facts: None if _is_one_wave(facts) else facts.waves),
+    (1.2, lambda facts: math.e if _is_one_wave(facts) else 1.0),
+)
+"""Weights and their figures; a figure is None if unknown."""
 
 
 def scores(facts: Sequence[Facts]) -> list[float]:
     """Return a score for each point of a key; the lowest is the best."""
     totals = [0.0] * len(facts)
-    for term in TERMS.values():
-        for number, value in enumerate(_relative([term.figure(own) for own in facts])):
-            totals[number] += term.weight * value
+    for weight, figure in _TERMS:
+        for number, value in enumerate(_relative([figure(own) for own in facts])):
+            totals[number] += weight * value
     # Logarithms differ in their last bits between C libraries, and equal points must stay equal.
     return [round(total, 9) for total in totals]
 

@@ -239,7 +239,7 @@ def _load(bundle: str, job: str, name: str, params: Mapping[str, Any], target: s
     """Load a variant of a job.
 
     Raises:
-        PallascError: the variant does not exist, or the bundle was replaced.
+        PallascError: the bundle was replaced.
     """
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.matching.candidates import Candidate
@@ -250,9 +250,7 @@ def _load(bundle: str, job: str, name: str, params: Mapping[str, Any], target: s
     if opened.digest != job:
         raise PallascError(f"{bundle} was replaced since the run began.")
     key = entry_key(name, target, params)
-    entry = next((entry for entry in opened.entries(name) if entry.key == key), None)
-    if entry is None:
-        raise PallascError(f"{bundle} has no variant of {name} for {target} with {dict(params)}.")
+    entry = next(entry for entry in opened.entries(name) if entry.key == key)
     return Route([Candidate(entry.name, dict(entry.params), opened.artifact(entry))])
 
 

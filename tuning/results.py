@@ -36,7 +36,7 @@ import hashlib
 import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -45,7 +45,7 @@ import msgspec
 from msgspec import Struct
 
 from pallasc.errors import CorruptError, Location, SpecError
-from pallasc.specs.canonical import Scalar, canonical_json, plain
+from pallasc.specs.canonical import Scalar, canonical_json, canonical_text, plain
 from pallasc.specs.tuning import Measured
 from pallasc.specs.user_files import read_regular
 
@@ -257,7 +257,7 @@ class Contest:
 
 def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) -> ContestKey:
     """Return the key of a contest; 1 and true differ."""
-    return kernel, canonical_json([list(key), dict(at)]).decode()
+    return kernel, canonical_text([key, dict(at)])
 
 
 @dataclass(slots=True)
@@ -415,20 +415,14 @@ class ResultsFile:
         self.results.add(record)
 
     def _write(self, line: bytes) -> None:
-        """Append a line, the first one after the start. After an error, all lines are whole."""
+        """Append a line, the first one after the start."""
         with _refusing(self._path):
             if self._start is not None:
                 line = line_of(self._start) + line
                 os.ftruncate(self._descriptor, self.results.whole_bytes)
-            size = os.fstat(self._descriptor).st_size
-            try:
-                with open(self._descriptor, "ab", closefd=False) as file:
-                    file.write(line)
-                os.fsync(self._descriptor)
-            except OSError:
-                with suppress(OSError):
-                    os.ftruncate(self._descriptor, size)
-                raise
+            with open(self._descriptor, "ab", closefd=False) as file:
+                file.write(line)
+            os.fsync(self._descriptor)
         self.changed = True
         if self._start is not None:
             self.results.add(self._start)

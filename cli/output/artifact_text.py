@@ -93,7 +93,7 @@ def _buffers(plan: plans.LaunchPlan) -> str:
 def _steps(plan: plans.LaunchPlan) -> str:
     kinds = Counter(map(plans.kind_of, plan.steps))
     return ", ".join(
-        f"{number} {kind if number == 1 else plans.STEP_KINDS[kind].plural}"
+        f"{number} {kind if number == 1 else plans.STEP_KINDS[kind]}"
         for kind, number in kinds.items()
     )
 

@@ -27,7 +27,7 @@ from pallasc.compiler.inputs.sources import FILE, path_of
 from pallasc.compiler.toolchain.modules import Place, is_installed
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
+from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.manifest import MOST_CHANGED, Item, Provenance
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spec import Spec
@@ -138,7 +138,6 @@ def make_bundle(
     from pallasc.specs.bundle.writer import build_bundle
 
     options = options or BundleOptions()
-    check_level(options.level)
     place = Path(output)
     if place.is_dir() or not place.name:
         raise SpecError(f"{place} is a folder.", hint="Name the file to write.")

@@ -227,11 +227,8 @@ def _check_cluster(
 ) -> None:
     if launch.cluster is None:
         return
+    launch.check_cluster()
     shape = "×".join(map(str, launch.cluster))
-    if any(n % part for n, part in zip(launch.grid, launch.cluster, strict=True)):
-        raise CorruptError(
-            f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of {shape}"
-        )
     config = launch_config(driver, launch, 0)
     try:
         count = int(driver.call("cuOccupancyMaxActiveClusters", function, config, what=what))

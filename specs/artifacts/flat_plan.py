@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, UnsupportedError
 from pallasc.specs.arrays import parse_dtype
@@ -26,6 +28,7 @@ from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,
     Bytes,
+    Fill,
     Launch,
     Parameter,
     Pointer,
@@ -61,7 +64,6 @@ _ROWS = {
 """The tables in order, with the fields of an entry."""
 
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
-_STEP_NUMBERS = {name: number for number, name in enumerate(STEP_KINDS)}
 _STEP_FIELDS = "target", "source", "width", "target_offset", "source_offset", "size", "value"
 _POINTER, _VALUE, _ZEROS = 0, 1, 2
 _INPUT, _RESULT, _UPDATED = 1, 2, 4
@@ -144,30 +146,26 @@ class _Writer:
             heads += _TABLE.pack(header_bytes + len(content), len(table), table.row.size)
             content += table.data
         rest = bytes(heads + content)
-        total = _HEAD.size + len(rest)
         digest = hashlib.sha256(rest).digest()
-        return _HEAD.pack(_MAGIC, FLAT_VERSION, header_bytes, total, digest) + rest
+        return _HEAD.pack(_MAGIC, FLAT_VERSION, header_bytes, _HEAD.size + len(rest), digest) + rest
 
     def _string(self, text: str) -> int:
         """Return the offset of a string, adding it if it is new."""
         if text not in self._strings:
-            if "\0" in text:
-                raise CorruptError(f"a name of the artifact contains a zero: {text!r}")
+            # JSON can contain unpaired surrogates, which UTF-8 cannot.
+            data = text.encode(errors="replace")
+            if "\0" in text or data.decode() != text:
+                raise CorruptError(f"a name of the artifact is not Unicode without zeros: {text!r}")
             table = self._tables["strings"]
-            try:
-                data = text.encode()
-            except UnicodeEncodeError as error:  # an unpaired surrogate, which JSON can contain
-                raise CorruptError(f"a name of the artifact is not Unicode: {text!r}") from error
             self._strings[text] = len(table)
             table.data += data + b"\0"
         return self._strings[text]
 
     def _add_facts(self) -> None:
         artifact, target = self._artifact, self._artifact.target
-        given: object = artifact.record.get("minimum_driver")
-        minimum = given if isinstance(given, Mapping) else {}
-        driver = api_version(str(minimum.get("cuda", ""))) or 0
-        package = str(minimum.get("linux") or "") if driver else ""
+        minimum = artifact.record.get("minimum_driver") or {}
+        driver = api_version(minimum.get("cuda", "")) or 0
+        package = minimum.get("linux") if driver else None
         self._tables["facts"].add(
             self._string(self._name),
             self._string(str(target.get("arch"))),
@@ -234,20 +232,16 @@ class _Writer:
         if isinstance(step, Launch):
             values = {"target": self._add_launch(step)}
         elif step.size:
-            values = step.flat_fields()
+            values = asdict(step)
         else:
             return  # the runtime skips it as well
+        if isinstance(step, Fill):
+            values |= {"target": step.buffer, "target_offset": step.offset}
         row = (values.get(name, 0) for name in _STEP_FIELDS)
-        self._tables["steps"].add(_STEP_NUMBERS[kind_of(step)], *row)
+        self._tables["steps"].add([*STEP_KINDS].index(kind_of(step)), *row)
 
     def _add_launch(self, launch: Launch) -> int:
-        cluster = launch.cluster or (0, 0, 0)
-        if launch.cluster and any(n % k for n, k in zip(launch.grid, cluster, strict=True)):
-            shape = "×".join(map(str, cluster))
-            raise CorruptError(
-                f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of "
-                f"{shape}"
-            )
+        launch.check_cluster()
         kernel = self._kernel(launch)
         parameters = self._tables["parameters"]
         first = len(parameters)
@@ -256,7 +250,7 @@ class _Writer:
         return self._tables["launches"].add(
             kernel,
             *launch.grid,
-            *cluster,
+            *(launch.cluster or (0, 0, 0)),
             *launch.block,
             launch.dynamic_smem_bytes,
             int(launch.pdl),

@@ -28,7 +28,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 import msgspec
 from msgspec import Struct, convert, field
-from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
@@ -134,15 +133,6 @@ class Fill(_Tagged, frozen=True):
         """Yield the bytes that the step uses."""
         yield Access(self.buffer, self.offset, self.size, True)
 
-    def broken_rule(self) -> str | None:
-        """Return the rule that the step breaks, or None."""
-        if self.size % self.width or self.value >> 8 * self.width:
-            return (
-                f"fills {self.size} bytes with {self.value:#x}, "
-                f"which is not a value of {self.width} bytes, repeated"
-            )
-        return None
-
     def __str__(self) -> str:
         value = f"{self.value:#0{2 + 2 * self.width}x}"
         return f"fill {self.size} bytes of {place_text(self.buffer, self.offset)} with {value}"
@@ -157,16 +147,6 @@ class Fill(_Tagged, frozen=True):
         function = "cuMemsetD8Async" if self.width == 1 else "cuMemsetD32Async"
         target = addresses[self.buffer] + self.offset
         return function, (target, self.value, self.size // self.width)
-
-    def flat_fields(self) -> dict[str, int]:
-        """Return the step's fields of `struct flat_step`; other fields are 0."""
-        return {
-            "target": self.buffer,
-            "width": self.width,
-            "target_offset": self.offset,
-            "size": self.size,
-            "value": self.value,
-        }
 
 
 class Copy(_Tagged, frozen=True):
@@ -198,10 +178,6 @@ class Copy(_Tagged, frozen=True):
         target = addresses[self.target] + self.target_offset
         source = addresses[self.source] + self.source_offset
         return "cuMemcpyDtoDAsync", (target, source, self.size)
-
-    def flat_fields(self) -> dict[str, int]:
-        """Return the step's fields of `struct flat_step`; other fields are 0."""
-        return asdict(self)
 
 
 def place_text(buffer: int, offset: int) -> str:
@@ -353,35 +329,24 @@ class Launch(_Tagged, frozen=True, omit_defaults=True):
                 f"says {list(sizes)}"
             )
 
+    def check_cluster(self) -> None:
+        """Check that the grid divides into clusters.
+
+        Raises:
+            CorruptError: it does not.
+        """
+        if self.cluster and any(n % k for n, k in zip(self.grid, self.cluster, strict=True)):
+            shape = "×".join(map(str, self.cluster))
+            raise CorruptError(
+                f"the grid {self.grid} of {self.kernel} does not divide into clusters of {shape}"
+            )
+
 
 Step = Fill | Copy | Launch
 
 
-class StepKind(NamedTuple):
-    """A kind of step, and who executes it.
-
-    Attributes:
-        step: its class, with the methods for flat plans, texts, and pictures. All classes except
-            `Launch` also have methods for execution through cuda-python and on the host.
-        plural: plural of its name.
-        driver: the driver functions that the C library and cuda-python call.
-        emulator: how `pallasc.emulate` executes it.
-    """
-
-    step: type[Step]
-    plural: str
-    driver: tuple[str, ...]
-    emulator: str
-
-
-STEP_KINDS = {
-    "fill": StepKind(
-        Fill, "fills", ("cuMemsetD8Async", "cuMemsetD32Async"), "writes its buffer on the host"
-    ),
-    "copy": StepKind(Copy, "copies", ("cuMemcpyDtoDAsync",), "copies on the host"),
-    "launch": StepKind(Launch, "launches", ("cuLaunchKernelEx",), "runs the PTX of the kernel"),
-}
-"""All kinds of steps by name, in the order of their numbers in flat plans."""
+STEP_KINDS = {"fill": "fills", "copy": "copies", "launch": "launches"}
+"""Names of all kinds of steps and their plurals, in the order of their numbers in flat plans."""
 
 FLAT_VERSION = 1
 """Version of flat plans. For a new kind, increase it here and in `runtime/native/flat_plan.h`."""
@@ -436,8 +401,7 @@ def tree_leaves(tree: Any) -> Iterator[int]:
 
 def plan_to_json(plan: LaunchPlan) -> dict[str, Any]:
     """Return the plan as plain data for JSON; `plan_from_json` is the exact inverse."""
-    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(plan))
-    return data
+    return msgspec.json.decode(msgspec.json.encode(plan), type=dict[str, Any])
 
 
 def plan_from_json(data: object) -> LaunchPlan:
@@ -494,8 +458,11 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
         for access in step.accesses():
             if access.writes and plan.buffers[access.buffer].role == "constant":
                 yield f"step {index} writes to constant {access.buffer}, which all plans share"
-        if isinstance(step, Fill) and (broken := step.broken_rule()) is not None:
-            yield f"step {index} {broken}"
+        if isinstance(step, Fill) and (step.size % step.width or step.value >> 8 * step.width):
+            yield (
+                f"step {index} fills {step.size} bytes with {step.value:#x}, "
+                f"which is not a value of {step.width} bytes, repeated"
+            )
     yield from _broken_signature(plan)
 
 
@@ -539,16 +506,13 @@ def _broken_signature(plan: LaunchPlan) -> Iterator[str]:
 
 
 ELEMENT_BYTES = {
-    "uint8": 1, "uint16": 2, "float16": 2, "bfloat16": 2, "uint32": 4, "int32": 4, "float32": 4,
-    "uint64": 8, "int64": 8, "float64": 8,
+    "uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8, "float16": 2,
+    "float32": 4, "float64": 8, "bfloat16": 2,
 }  # fmt: skip
-"""Sizes of element types, by the driver's names."""
+"""Sizes of element types, by the driver's names, in the order of their values there."""
 
 # Values of the driver's enumerations `CUtensorMap…`.
-DTYPES = {
-    "uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5, "float16": 6,
-    "float32": 7, "float64": 8, "bfloat16": 9,
-}  # fmt: skip
+DTYPES = {name: number for number, name in enumerate(ELEMENT_BYTES)}
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
 INTERLEAVES = {0: 0, 16: 1, 32: 2}
@@ -575,8 +539,7 @@ def _array_rules(m: TensorMap) -> _Rules:
     yield 1 <= rank <= 5, f"rank {rank} is not in 1 to 5"
     yield m.offset % step == 0, f"offset {m.offset} is not a multiple of {step}"
     yield len(m.strides) == rank - 1, f"{len(m.strides)} strides for rank {rank}"
-    sizes = all(0 < n <= 1 << 32 for n in m.dims)
-    yield sizes, f"sizes {m.dims} exceed 2^32 or are zero"
+    yield all(0 < n <= 1 << 32 for n in m.dims), f"sizes {m.dims} exceed 2^32 or are zero"
     strides = all(n % step == 0 and 0 <= n < 1 << 40 for n in m.strides)
     yield strides, f"byte strides {m.strides} are not all multiples of {step} below 2^40"
     element_strides = len(m.element_strides) == rank and all(1 <= n <= 8 for n in m.element_strides)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines
     from pallasc.specs.bundle.tuned import Reference
 
-_CALLED = {Kind.LINES: "source lines", Kind.REFERENCE: "reference values"}
-
 
 def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
     """Open a bundle: a path, which is read on demand, or its bytes.
@@ -246,7 +244,7 @@ class Bundle:
         with self.reader.naming():
             if self.reader.row(number).kind is not kind:
                 raise CorruptError(
-                    f"an entry names blob {number} as its {_CALLED[kind]}, but it is none"
+                    f"an entry names blob {number} as its {kind.name.lower()}, but it is none"
                 )
             return self.reader.content(number)
 

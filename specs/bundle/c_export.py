@@ -3,13 +3,13 @@
     include/NAME/NAME.h        the functions: NAME_KERNEL, NAME_KERNEL_prepare, NAME_last_error
     NAME.c                     tables of variants
     CMakeLists.txt             one library NAME
-    plans/VARIANT.plan         the flat plan of each variant, which NAME.c includes
+    plans/NUMBER.plan          the flat plan of each variant, which NAME.c includes
     pallasc/, pallasc/export/  the C library's sources
     pallasc/include/           the C library's headers, for programs to include
 
 The same variants give the same bytes. Names in a bundle are untrusted. File names and identifiers
-made from them have only letters, digits, and a few other characters. If two of these would be the
-same, the first digits of a digest follow. In literals and comments, names are escaped.
+made from them have only letters, digits, and underscores. In literals and comments, names are
+escaped.
 
 Sizes are untrusted as well: many variants may share a blob that is tiny when compressed. So the
 sizes that the bundle declares are added up before anything is written.
@@ -21,22 +21,20 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from pallasc.errors import SpecError, ToolError
-from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, model_figure
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
-from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.bundle.manifest import Entry, arrays_of
 from pallasc.specs.canonical import Scalar, digest
 from pallasc.specs.gpus import ARCH, device_names
 from pallasc.specs.tuning import How, chosen_by, is_for, names_of
 from pallasc.specs.user_files import replace_folder
-
-DEFAULT_MOST_BYTES = 4 << 30
 
 LIBRARY_SOURCES = (
     *("cubin.c", "driver.c", "driver.h", "driver_functions.h", "driver_results.h"),
@@ -51,10 +49,8 @@ _PLACES = {"export/pallasc_tensor.h": "include/pallasc_tensor.h"}
 
 _HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
-_LONGEST_PLAN = 100
 _LONGEST_NAME = 40
 _NAME = re.compile(rf"(?!pallasc)[a-z][a-z0-9_]{{0,{_LONGEST_NAME - 1}}}", re.IGNORECASE | re.ASCII)
-_DIGITS = 16
 _LEAST_FILE_BYTES = 4096
 """Disk space used by a small file."""
 
@@ -84,16 +80,21 @@ class CVariant:
     Attributes:
         entry: its entry.
         artifact: its artifact.
-        file: the file of its flat plan in the folder.
+        number: its number in the library.
         chosen_by: how it was chosen among its tuned kernel's variants, None if it was the only one.
         size: size of its flat plan in bytes, set when the plan is written.
     """
 
     entry: Entry
     artifact: Artifact
-    file: str
+    number: int
     chosen_by: How | None
     size: int = 0
+
+    @property
+    def file(self) -> str:
+        """The file of its flat plan in the folder."""
+        return f"plans/{self.number}.plan"
 
     @property
     def signature(self) -> Signature:
@@ -126,7 +127,7 @@ def export_c(
     name: str,
     native: Path,
     version: str,
-    most_bytes: int | None = DEFAULT_MOST_BYTES,
+    most_bytes: int | None = None,
 ) -> list[CKernel]:
     """Write the folder of an export.
 
@@ -239,7 +240,7 @@ def _kernels(
     for entry, how in chosen:
         grouped.setdefault(entry.name, []).append((entry, how))
     functions = {f"{name}_last_error": "the function for errors"}
-    taken: set[str] = set()
+    numbers = count()
     kernels = []
     for kernel, own in grouped.items():
         identifier = _FOREIGN.sub("_", kernel)
@@ -252,8 +253,7 @@ def _kernels(
             functions[function] = f"kernel {kernel}"
         _check_distinct([entry for entry, _ in own])
         variants = tuple(
-            CVariant(entry, bundle.artifact(entry), _plan_file(entry.id, taken), how)
-            for entry, how in own
+            CVariant(entry, bundle.artifact(entry), next(numbers), how) for entry, how in own
         )
         left_out = counts[kernel] - len(variants)
         kernels.append(CKernel(kernel, f"{name}_{identifier}", variants, left_out))
@@ -277,14 +277,6 @@ def _check_distinct(entries: Sequence[Entry]) -> None:
             )
 
 
-def _plan_file(variant: str, taken: set[str]) -> str:
-    own = re.sub(r"[^A-Za-z0-9_.]+", "-", variant).strip("-.")[:_LONGEST_PLAN]
-    if not own or own.lower() in taken:
-        own = f"{own}-{digest(variant.encode('utf-8', 'backslashreplace'))[:_DIGITS]}"
-    taken.add(own.lower())
-    return f"plans/{own}.plan"
-
-
 # ---- the text of C
 
 
@@ -303,12 +295,6 @@ def _comment(text: str) -> str:
     return plain.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /")
 
 
-def _arrays(bindings: Sequence[Binding]) -> str:
-    return ", ".join(
-        f"{own.path}: {array_text(own.dtype, own.shape, own.layout)}" for own in bindings
-    )
-
-
 def _filled(text: str, **values: str) -> str:
     return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], text)
 
@@ -317,7 +303,10 @@ def _declared(kernel: CKernel) -> str:
     rows = []
     for variant in kernel.variants:
         own = variant.signature
-        text = f"{variant.entry.id}: {_arrays(own.inputs)} -> {_arrays(own.results) or 'in place'}"
+        inputs, results = (
+            ", ".join(map(str, arrays_of(each))) for each in (own.inputs, own.results)
+        )
+        text = f"{variant.entry.id}: {inputs} -> {results or 'in place'}"
         rows.append(f" *   {_comment(text)}\n")
     return f"""
 /* {_comment(kernel.name)}
@@ -343,15 +332,13 @@ PALLASC_EXPORTED const char *{name}_last_error(void)
 }}
 """
     ]
-    number = 0
     for place, kernel in enumerate(kernels):
         rows = []
         for variant in kernel.variants:
-            plan, arrays = f"{name}_plan_{number}", f"arrays_{number}"
+            plan, arrays = f"{name}_plan_{variant.number}", f"arrays_{variant.number}"
             parts.append(f'\nINCLUDE_PLAN({plan}, "{variant.file}");\n')
             parts.append(_array_table(arrays, variant.signature.passed))
             rows.append(_row(variant, plan, arrays))
-            number += 1
         parts.append(
             f"""
 static struct variant variants_{place}[] = {{

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pallasc.errors import CorruptError, SpecError
+from pallasc.errors import CorruptError
 
 if TYPE_CHECKING:
     import zstandard
@@ -20,7 +20,6 @@ RAW, ZSTD = 0, 1
 """Codings of a stored content."""
 
 DEFAULT_LEVEL = 19
-LEVELS = range(1, 23)
 
 _MAGIC = b"\x28\xb5\x2f\xfd"
 
@@ -38,20 +37,6 @@ def library_version() -> str:
     import zstandard
 
     return ".".join(map(str, zstandard.ZSTD_VERSION))
-
-
-def check_level(level: int) -> int:
-    """Check and return a compression level.
-
-    Raises:
-        SpecError: zstd has no such level.
-    """
-    if level not in LEVELS:
-        raise SpecError(
-            f"zstd has no compression level {level}.",
-            hint=f"Levels are {LEVELS.start} to {LEVELS.stop - 1}.",
-        )
-    return level
 
 
 def most_stored(size: int) -> int:
@@ -136,15 +121,11 @@ def _small_decompressor() -> zstandard.ZstdDecompressor:
 def _decompressor(size: int, dictionary: bytes) -> zstandard.ZstdDecompressor:
     import zstandard as zstd
 
+    # The largest window allowed bounds zstd's memory.
+    window_bytes = max(2 << (size + len(dictionary)).bit_length(), _LEAST_WINDOW_BYTES)
     return zstd.ZstdDecompressor(
-        dict_data=_dictionary(dictionary),
-        max_window_size=_window_bytes(size + len(dictionary)),
+        dict_data=_dictionary(dictionary), max_window_size=min(window_bytes, _MOST_WINDOW_BYTES)
     )
-
-
-def _window_bytes(size: int) -> int:
-    """Return the largest window allowed for a content, which bounds zstd's memory."""
-    return min(max(1 << (size.bit_length() + 1), _LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
 
 
 def _dictionary(content: bytes) -> zstandard.ZstdCompressionDict | None:

@@ -116,7 +116,6 @@ SUFFIX = ".pallasc"
 MAGIC = b"\x89pallasc"
 MAJOR, MINOR = 1, 2
 MINOR_WITH_LINES = 1
-MINOR_OF_OLD = 0
 
 ENTRIES_PER_PAGE = 64
 BLOBS_PER_PAGE = 64
@@ -306,24 +305,14 @@ def pack_rows(rows: Sequence[BlobRow]) -> bytes:
     return packed + forms + b"".join(row.digest for row in rows)
 
 
-def check_blob_page(page: bytes, count: int) -> bytes:
-    """Check that a page of the table has `count` rows, and return it.
+def parse_row(page: bytes, number: int, count: int) -> BlobRow:
+    """Return the row of blob `number` from its page of the table, which has `count` rows.
 
     Raises:
-        CorruptError: it does not.
+        CorruptError: the page has another size, or the row does not describe a blob.
     """
     if len(page) != 8 + count * _BLOB_ROW_BYTES:
         raise CorruptError(f"a page of {len(page)} bytes does not describe {count} blobs")
-    return page
-
-
-def parse_row(page: bytes, number: int) -> BlobRow:
-    """Return the row of blob `number` from its page of the table.
-
-    Raises:
-        CorruptError: the row does not describe a blob.
-    """
-    count = len(page) // _BLOB_ROW_BYTES
     at, *numbers = struct.unpack_from(f"<Q{3 * count}I", page)
     index = number % BLOBS_PER_PAGE
     stored, size, step = numbers[index::count]

@@ -51,7 +51,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Struct, ValidationError, convert, structs, to_builtins
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
@@ -59,6 +59,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.format import MAX_PROVENANCE_BYTES, pack_ends
 from pallasc.specs.canonical import Natural, Scalar, canonical_json, parse_json, variant_id
+from pallasc.specs.spelling import listed
 from pallasc.specs.tuning import Tuning, check_padding
 
 MOST_CHANGED = 20
@@ -82,8 +83,7 @@ class Array(NamedTuple):
 
     def to_json(self) -> list[object]:
         """Return the form used in an entry."""
-        layout = [] if self.layout is None else [self.layout]
-        return [self.path, self.dtype, self.shape, *layout]
+        return [*self] if self.layout is not None else [*self[:-1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,21 +329,16 @@ def _entry(key: bytes, about: _About, digest_of: Callable[[int], str]) -> Entry:
     if about.tune is not None:
         tuning = Tuning.from_json(about.tune, point)
         check_padding(tuning.pad, point, {array.path: array.shape for array in arrays})
+    fields = structs.asdict(about)
+    del fields["order"], fields["tune"]
     return Entry(
         name=name,
         params=tuple(point.items()),
         target=target,
-        arch=about.arch,
-        inputs=about.inputs,
-        outputs=about.outputs,
-        minimum_driver=about.driver,
-        record=about.record,
-        blobs=about.blobs,
+        minimum_driver=fields.pop("driver"),
         digest_of=digest_of,
-        vmap=about.vmap,
-        lines=about.lines,
         tuning=tuning,
-        reference=about.reference,
+        **fields,
     )
 
 
@@ -363,10 +358,9 @@ class Provenance(Struct, frozen=True):
 
 def differing(origin: Provenance) -> str:
     """Return a clause that names the sources of a bundle that differ from their commit."""
-    shown = ", ".join(origin.changed[:_MOST_SHOWN])
-    more = len(origin.changed) - _MOST_SHOWN
-    names = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
-    return f"it was made from files that differ from commit {(origin.commit or '')[:12]}{names}"
+    names = ", ".join(listed(origin.changed, _MOST_SHOWN))
+    clause = f"it was made from files that differ from commit {(origin.commit or '')[:12]}"
+    return f"{clause}: {names}" if names else clause
 
 
 def pack_provenance(origins: Iterable[Provenance]) -> bytes:

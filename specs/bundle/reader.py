@@ -26,7 +26,6 @@ from pallasc.specs.bundle.format import (
     BlobRow,
     Catalog,
     Extent,
-    check_blob_page,
     parse_head,
     parse_row,
     sha256,
@@ -200,10 +199,9 @@ class Reader:
         index = number // BLOBS_PER_PAGE
         page = self._blob_pages.get(index)
         if page is None:
-            count = min(BLOBS_PER_PAGE, blobs - index * BLOBS_PER_PAGE)
-            page = check_blob_page(self.page(index), count)
+            page = self.page(index)
             _keep(self._blob_pages, index, page, _MOST_BLOB_PAGES)
-        row = parse_row(page, number)
+        row = parse_row(page, number, min(BLOBS_PER_PAGE, blobs - index * BLOBS_PER_PAGE))
         if not self.head.head_bytes <= row.extent.at <= row.extent.end <= self.head.catalog.at:
             raise CorruptError(
                 f"blob {number} (bytes {row.extent.at} to {row.extent.end}) overlaps the head or "
@@ -224,29 +222,28 @@ class Reader:
         """
         *bases, last = self._path(number)
         dictionary = b""
-        for place, row in bases:
-            content = self._bases.get(place)
+        for row in bases:
+            content = self._bases.get(row.number)
             if content is None:
-                content = self._decode(place, row, dictionary)
+                content = self._decode(row, dictionary)
                 if len(content) <= _LARGEST_KEPT_BYTES:
-                    _keep(self._bases, place, content, _MOST_BASES)
+                    _keep(self._bases, row.number, content, _MOST_BASES)
             dictionary += content
-        return self._decode(*last, dictionary)
+        return self._decode(last, dictionary)
 
-    def _path(self, number: int) -> list[tuple[int, BlobRow]]:
+    def _path(self, number: int) -> list[BlobRow]:
         """Return a blob's bases, the one without a base first, and then the blob."""
-        path = [(number, self.row(number))]
+        path = [self.row(number)]
         length = 0
-        while step := path[-1][1].step:
-            number -= step
-            path.append((number, self.row(number)))
-            length += path[-1][1].size
+        while step := path[-1].step:
+            path.append(self.row(path[-1].number - step))
+            length += path[-1].size
             if len(path) > MAX_DEPTH + 1 or length > MAX_PATH_BYTES:
-                raise CorruptError(f"blob {path[0][0]} has {len(path) - 1} bases or more")
+                raise CorruptError(f"blob {number} has {len(path) - 1} bases or more")
         return path[::-1]
 
-    def _decode(self, number: int, row: BlobRow, dictionary: bytes) -> bytes:
-        blob = f"blob {number}, {row.kind.name.lower()} {row.digest.hex()[:12]},"
+    def _decode(self, row: BlobRow, dictionary: bytes) -> bytes:
+        blob = f"blob {row.number}, {row.kind.name.lower()} {row.digest.hex()[:12]},"
         stored = self.read(row.extent)
         try:
             content = stored if row.coding == RAW else decompress(stored, row.size, dictionary)

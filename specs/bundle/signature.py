@@ -16,7 +16,6 @@ are relative to its package or absolute, the machine's paths are absolute.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -203,15 +202,10 @@ def public_key(private_key: Ed25519PrivateKey, comment: str = "") -> PublicKey:
 
 def private_key_text(private_key: Ed25519PrivateKey, password: bytes | None = None) -> bytes:
     """Return a private key in PEM, encrypted if there is a password."""
-    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives import serialization as form
 
-    return private_key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(password)
-        if password
-        else serialization.NoEncryption(),
-    )
+    encryption = form.BestAvailableEncryption(password) if password else form.NoEncryption()
+    return private_key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, encryption)
 
 
 def parse_private_key(data: bytes, file: str, password: bytes | None = None) -> Ed25519PrivateKey:
@@ -284,7 +278,7 @@ def _public_key(line: str, location: Location) -> PublicKey:
     text, _, comment = line.partition(" ")
     try:
         data = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         data = b""
     if not text.startswith(_PREFIX) or len(data) != _KEY_BYTES:
         raise SpecError(
@@ -304,17 +298,14 @@ Folders = Sequence["Traversable"]
 """Folders of a package, possibly in a zip file, that relative paths of keys refer to."""
 
 
-class Demand(NamedTuple):
-    """Keys of which one must have signed, and their origin."""
-
-    keys: tuple[PublicKey, ...]
-    place: str
-
-
 class Policy(NamedTuple):
-    """The requirements of program and machine together; none by default."""
+    """The requirements of program and machine together; none by default.
 
-    demands: tuple[Demand, ...] = ()
+    Attributes:
+        demands: sets of keys of which one must have signed, each with its origin.
+    """
+
+    demands: tuple[tuple[tuple[PublicKey, ...], str], ...] = ()
 
     def check(self, signatures: Sequence[Signature], root: bytes, name: str) -> list[PublicKey]:
         """Return the keys that signed, at least one for each demand; see `check_signatures`.
@@ -356,7 +347,7 @@ def read_policy(
         demands.append(_machine_demand())
     if trusted is not None and require_signature is not False:
         keys = read_keys(trusted, beside=beside, source="the argument trusted")
-        demands.append(Demand(keys, "the argument trusted"))
+        demands.append((keys, "the argument trusted"))
     return Policy(tuple(demands))
 
 
@@ -385,7 +376,7 @@ def read_keys(
 
 def machine_keys() -> tuple[PublicKey, ...]:
     """Return the keys that this machine trusts; errors as for `read_keys`."""
-    return _machine_demand().keys
+    return _machine_demand()[0]
 
 
 def machine_requires() -> bool:
@@ -397,10 +388,10 @@ def machine_requires() -> bool:
     return read_switch(os.environ, REQUIRE)
 
 
-def _machine_demand() -> Demand:
+def _machine_demand() -> tuple[tuple[PublicKey, ...], str]:
     named = [item for item in os.environ.get(TRUSTED, "").split(os.pathsep) if item]
     if named:
-        return Demand(read_keys(named, source=TRUSTED), TRUSTED)
+        return read_keys(named, source=TRUSTED), TRUSTED
     try:
         folder = config_folder() / "trusted_keys"
     except RuntimeError as error:
@@ -408,7 +399,7 @@ def _machine_demand() -> Demand:
             f"there is no folder of trusted keys: {error}",
             hint=f"Set {TRUSTED} to the absolute path of a file of keys.",
         ) from error
-    return Demand(read_keys(folder) if folder.is_dir() else (), str(folder))
+    return read_keys(folder) if folder.is_dir() else (), str(folder)
 
 
 def _place(path: str, beside: Folders, source: str) -> Traversable:

@@ -36,13 +36,8 @@ from pallasc.specs.canonical import (
     canonical_text,
     parse_json,
 )
-from pallasc.specs.tuning import (
-    Row,
-    Tuning,
-    check_padding,
-    key_text,
-    use_text,
-)
+from pallasc.specs.templates import typed
+from pallasc.specs.tuning import Tuning, key_text, use_text
 
 MOST_VALUES = 4096
 """Maximum number of values of one output."""
@@ -56,7 +51,7 @@ class Agreement:
     """Settings, default, and rows of each tuned kernel, from the variants seen so far."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, object], tuple[str, str]] = {}
+        self._seen: dict[tuple[str, str], tuple[str, str]] = {}
 
     def disagreement(self, entry: Entry) -> str | None:
         """Return how an entry contradicts earlier ones, None if it does not."""
@@ -65,12 +60,12 @@ class Agreement:
             return None
         params = dict(entry.params)
         use = use_text({name: params[name] for name in tuning.over})
-        facts: list[tuple[object, str, str]] = [("tune", "`tune`", _settings(tuning))]
+        facts = [("tune", "`tune`", _settings(tuning))]
         if tuning.is_default:
             facts.append(("default", "the default", use))
         for row in tuning.rows:
             what = f"the row for {row.gpu} and {key_text(tuning.by, row.key)}"
-            facts.append((_place(row), what, use))
+            facts.append((typed((row.gpu, row.key)), what, use))
         for key, what, own in facts:
             other, elsewhere = self._seen.setdefault((entry.name, key), (own, entry.id))
             if other != own:
@@ -82,20 +77,10 @@ def check_agreement(entries: Iterable[Entry]) -> None:
     """Check that the variants of each tuned kernel agree on its common settings.
 
     Raises:
-        SpecError: two variants differ, or a variant's arrays cannot be padded as it requires.
+        SpecError: two variants differ.
     """
     agreement = Agreement()
     for entry in entries:
-        if entry.tuning is None:
-            continue
-        shapes = {array.path: array.shape for array in (*entry.inputs, *entry.outputs)}
-        try:
-            check_padding(entry.tuning.pad, dict(entry.params), shapes)
-        except ValueError as error:
-            raise SpecError(
-                f"{entry.id}: {error}.",
-                hint="Correct `pad` under `tune`; pallasc inspect shows a variant's arrays.",
-            ) from error
         if fault := agreement.disagreement(entry):
             raise SpecError(f"{fault}.", hint=HINT)
 
@@ -103,10 +88,6 @@ def check_agreement(entries: Iterable[Entry]) -> None:
 def _settings(tuning: Tuning) -> str:
     """Return the settings that all variants of a kernel share, as text."""
     return canonical_text(replace(tuning, is_default=False, rows=(), rank=0).to_json())
-
-
-def _place(row: Row) -> object:
-    return row.gpu, tuple((type(value), value) for value in row.key)
 
 
 # ---- reference values

@@ -20,7 +20,7 @@ changes nothing. Kinds of its findings, with their severities:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -52,20 +52,22 @@ def verify(bundle: Bundle) -> None:
     Raises:
         CorruptError: the first error found.
     """
-    with bundle.reader.naming():
-        _verify(bundle)
-
-
-def _verify(bundle: Bundle) -> None:
     reader = bundle.reader
     # A later minor version may add data that this reader cannot check, to entries or as new parts.
     is_known = reader.head.minor <= MINOR
-    if is_known:
-        _check_places(reader)
-    users: dict[int, str] = {}
-    content = content_digest(_checked(bundle, users))
-    if is_known and content != reader.head.content:
-        raise CorruptError("its manifest does not match the digest of its content")
+    with reader.naming():
+        if is_known:
+            _check_places(reader)
+        users: dict[int, str] = {}
+        content = content_digest(_checked(bundle, users))
+        if is_known and content != reader.head.content:
+            raise CorruptError("its manifest does not match the digest of its content")
+        _check_blobs(reader, users)
+        _ = bundle.provenance, bundle.codec
+        _check_body(reader)  # last, as the other checks find the damaged part
+
+
+def _check_blobs(reader: Reader, users: Mapping[int, str]) -> None:
     digests = set()
     for number in range(reader.catalog.blobs):
         if number not in users:
@@ -77,8 +79,6 @@ def _verify(bundle: Bundle) -> None:
             raise CorruptError(f"{error.message}; {users[number]} uses it") from error
     if len(digests) != reader.catalog.blobs:
         raise CorruptError("it has a blob twice")
-    _ = bundle.provenance, bundle.codec
-    _check_body(reader)  # last, as the other checks find the damaged part
 
 
 def _check_body(reader: Reader) -> None:

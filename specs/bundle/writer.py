@@ -21,13 +21,7 @@ from zlib import crc32
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import kinds_of, minimum_driver
-from pallasc.specs.bundle.compress import (
-    DEFAULT_LEVEL,
-    check_level,
-    compress,
-    library_version,
-    store,
-)
+from pallasc.specs.bundle.compress import DEFAULT_LEVEL, compress, library_version, store
 from pallasc.specs.bundle.format import (
     BLOBS_PER_PAGE,
     ENTRIES_PER_PAGE,
@@ -37,7 +31,6 @@ from pallasc.specs.bundle.format import (
     MAX_COUNT,
     MAX_PAGE_BYTES,
     MINOR,
-    MINOR_OF_OLD,
     MINOR_WITH_LINES,
     BlobRow,
     Extent,
@@ -68,7 +61,7 @@ LONGEST_PATH = 5
 _LARGEST_BYTES = 2**18
 """Maximum size of a blob that has a base or is a base."""
 _ROW_BYTES = 16
-_NEIGHBOURS = (32, 128)
+_FEWEST_NEAR, _MOST_NEAR = 32, 128
 _MOST_PAIRS = 2**18
 _MOST_PIECES = 2**21
 
@@ -121,11 +114,9 @@ def build_bundle(
         provenance: the sources and tools that the artifacts were made from.
 
     Raises:
-        SpecError: the level is invalid, variants of a tuned kernel disagree, or a limit is
-            exceeded.
+        SpecError: variants of a tuned kernel disagree, or a limit is exceeded.
         CorruptError: an artifact is damaged, or a variant has two artifacts.
     """
-    check_level(level)
     origins = pack_provenance(provenance)
     variants = _sorted(_pack(item, keep_debug=keep_debug, keep_ptx=keep_ptx) for item in items)
     body = _Body(level)
@@ -290,8 +281,7 @@ def _path(bases: Sequence[int | None], item: int) -> list[int]:
 def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
     """Return pairs of nearby blobs, most shared pieces first: the negated number, two indices."""
     pieces = _sampled([_pieces(blob) for blob in blobs])
-    fewest, most = _NEIGHBOURS
-    near = min(max(_MOST_PAIRS // max(1, len(blobs)), fewest), most)
+    near = min(max(_MOST_PAIRS // max(1, len(blobs)), _FEWEST_NEAR), _MOST_NEAR)
     pairs = []
     for item, own in enumerate(pieces):
         for other in range(max(0, item - near), item) if own else ():
@@ -422,7 +412,7 @@ class _Body:
 
 def _minor(entries: Iterable[Entry]) -> int:
     """Return the lowest minor version that supports all entries."""
-    minor = MINOR_OF_OLD
+    minor = 0
     for entry in entries:
         if entry.tuning is not None or entry.reference is not None:
             return MINOR

@@ -45,7 +45,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
@@ -77,7 +76,7 @@ from pallasc.specs.tuning import (
     row_order,
     use_text,
 )
-from pallasc.specs.user_files import read_regular, replace_file
+from pallasc.specs.user_files import read_regular
 
 TABLE_SCHEMA = 1
 NOTES = (
@@ -211,8 +210,7 @@ def _table(fields: Mapping[str, Any], at: Place) -> Table:
 def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
     if len(fields["key"]) != len(by):
         raise at.child("key").error(
-            f"the key has {_counted(fields['key'], 'value')}, but 'by' has "
-            f"{_counted(by, 'parameter')}.",
+            f"'key' and 'by' have different lengths: {len(fields['key'])} and {len(by)}.",
             "Give a value for each parameter of 'by', in the same order.",
         )
     figures = {name: own for name, own in fields.items() if name in Measured.__annotations__}
@@ -223,10 +221,6 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
     return Row(**others, measured=measured, place=at.location)
 
 
-def _counted(items: Sequence[object], noun: str) -> str:
-    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
-
-
 def table_text(tables: Mapping[str, Table]) -> str:
     """Return the text of a table; it does not depend on the order of the rows."""
     lines = [*NOTES, f"schema: {TABLE_SCHEMA}", "kernels:" if tables else "kernels: {}"]
@@ -235,15 +229,6 @@ def table_text(tables: Mapping[str, Table]) -> str:
         lines += [f"  {_scalar(name)}:", f"    by: {_listed(by)}"]
         lines += ["    rows:" if rows else "    rows: []", *map(_line, rows)]
     return "\n".join([*lines, ""])
-
-
-def write_table(path: str | os.PathLike[str], tables: Mapping[str, Table]) -> None:
-    """Write a table in one step, and create its folder if needed.
-
-    Raises:
-        SpecError: the table cannot be written; the old file remains.
-    """
-    replace_file(Path(path), table_text(tables).encode())
 
 
 def _line(row: Row) -> str:
@@ -307,29 +292,35 @@ def _tuned_point(tune: Tune, point: Point) -> _TunedPoint:
 
 
 class TunedPoints:
-    """Selects the points of tuned kernels.
+    """Selects the points of tuned kernels by the tables of their specs, each read once.
 
     Args:
-        specs: all specs of a command.
+        specs: all specs of a command, which may share tables.
         all_points: select every point.
-        tell: receives a remark if all points are built because there are no rows.
+        tell: receives remarks about rows of unknown kernels, and about missing rows.
     """
 
-    def __init__(self, specs: Iterable[Spec], *, all_points: bool, tell: Tell) -> None:
-        self._tables = Tables(specs, tell)
+    def __init__(
+        self, specs: Iterable[Spec], *, all_points: bool = False, tell: Tell = lambda text: None
+    ) -> None:
         self._all_points = all_points
         self._tell = tell
+        self._sharing: dict[str, list[Spec]] = {}
+        for spec in specs:
+            if spec.tune is not None:
+                self._sharing.setdefault(_path(spec, spec.tune), []).append(spec)
+        self._read: dict[str, dict[str, Table]] = {}
 
     def chosen(
         self, spec: Spec, tune: Tune, points: list[Point], targets: list[Target]
-    ) -> Iterator[tuple[Point, list[tuple[Target, Tuning]]]]:
-        """Yield the points of a spec to build, with their targets and tuning data.
+    ) -> list[tuple[Point, list[tuple[Target, Tuning]]]]:
+        """Return the points of a spec to build, with their targets and tuning data.
 
         Raises:
             SpecError: the spec's table is wrong, or no point is left.
         """
         known = [_tuned_point(tune, point) for point in points]
-        table = self._tables.of(spec, tune)
+        table = self.table(spec, tune)
         rows = () if table is None else table.rows
         usual = Tuning(
             by=tune.by,
@@ -339,7 +330,7 @@ class TunedPoints:
             table=rows,
             default=tune.default,
         )
-        if not self._tables.is_alone(spec, tune):  # each of these specs has its own models
+        if not self._is_alone(spec, tune):  # each of these specs has its own models
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
         _check_rows(spec, tune, known, rows)
@@ -350,7 +341,7 @@ class TunedPoints:
         by_key = {(row.gpu, typed(row.key)): row for row in rows}
         selecting = [[_row_of(by_key, target, own) for target in targets] for own in known]
         sharing = Counter(id(row) for own in selecting for row in own if row is not None)
-        count = 0
+        chosen = []
         for own, selected in zip(known, selecting, strict=True):
             is_default = own.use == typed(tune.default)
             taken = [
@@ -359,25 +350,64 @@ class TunedPoints:
                 if target.name in everywhere or row is not None or is_default
             ]
             if taken:
-                count += 1
-                yield own.point, taken
-        self._check_chosen(spec, tune, is_open, len(points) if count else 0)
-
-    def _check_chosen(self, spec: Spec, tune: Tune, is_open: list[Target], points: int) -> None:
+                chosen.append((own.point, taken))
         shown = table_shown(spec, tune)
-        if not points:
+        if not chosen:
             raise SpecError(
                 f"{spec.name}: no row of {shown} fits a point of the matrix, and there is no "
                 "default.",
                 location=spec.where("tune"),
                 hint="Add a default, tune these points, or bundle with --all-points.",
             )
-        if is_open and points > 1 and not self._all_points:
+        if is_open and len(points) > 1 and not self._all_points:
             self._tell(
                 f"{spec.name}: {shown} has no rows for "
                 f"{_names(target.name for target in is_open)}, and tune has no default: all "
-                f"{points} points are built."
+                f"{len(points)} points are built."
             )
+        return chosen
+
+    def table(self, spec: Spec, tune: Tune) -> Table | None:
+        """Return the rows of a kernel, None if its table has none.
+
+        Raises:
+            SpecError: the table is invalid, or has other key parameters than the spec.
+        """
+        path, shown = _path(spec, tune), table_shown(spec, tune)
+        if path not in self._read:
+            self._read[path] = read_table(path, shown)
+            self._check_names(self._read[path], self._sharing.get(path, [spec]), shown)
+        table = self._read[path].get(spec.name)
+        if table is not None and table.by != tune.by:
+            raise SpecError(
+                f"rows of {spec.name} have by: {_names(table.by)}; its spec has by: "
+                f"{_names(tune.by)}.",
+                location=_first_place(table, shown),
+                hint=f"The spec is at {spec.where('tune', 'by')}. Make both equal, or remove "
+                "these rows and tune again.",
+            )
+        return table
+
+    def _is_alone(self, spec: Spec, tune: Tune) -> bool:
+        """Return True if no other spec has rows under the same name in the same table."""
+        sharing = self._sharing.get(_path(spec, tune), ())
+        return all(other is spec or other.name != spec.name for other in sharing)
+
+    def _check_names(self, tables: Mapping[str, Table], sharing: list[Spec], shown: str) -> None:
+        """Reject rows of unknown kernels, unless they may belong to another spec file."""
+        known = {spec.name for spec in sharing}
+        others = [name for name in tables if name not in known]
+        owner = next(
+            (s for s in sharing if s.tune and s.tune.table == table_of(s.location.file)), None
+        )
+        if others and owner is not None:
+            raise SpecError(
+                f"kernel {show(others[0])} is not tuned in {owner.location.file}.",
+                location=_first_place(tables[others[0]], shown),
+                hint=suggestion(others[0], known, otherwise="Tuned kernels"),
+            )
+        if others:
+            self._tell(f"{shown} has rows for kernels that these specs lack: {_names(others)}.")
 
 
 def _with_row(usual: Tuning, row: Row | None, is_default: bool, sharing: int) -> Tuning:
@@ -443,65 +473,6 @@ def _check_values(
                 f"{show(value)} is not a value of parameter {name!r}.",
                 hint=f"Values of {name}: {values_text(values[name].values(), value)}.",
             )
-
-
-class Tables:
-    """The tables that specs name, each read once and checked against the names of kernels.
-
-    Args:
-        specs: the specs that may share them.
-        tell: receives a remark about rows of unknown kernels.
-    """
-
-    def __init__(self, specs: Iterable[Spec], tell: Tell = lambda text: None) -> None:
-        self._tell = tell
-        self._sharing: dict[str, list[Spec]] = {}
-        for spec in specs:
-            if spec.tune is not None:
-                self._sharing.setdefault(_path(spec, spec.tune), []).append(spec)
-        self._read: dict[str, dict[str, Table]] = {}
-
-    def of(self, spec: Spec, tune: Tune) -> Table | None:
-        """Return the rows of a kernel, None if its table has none.
-
-        Raises:
-            SpecError: the table is invalid, or has other key parameters than the spec.
-        """
-        path, shown = _path(spec, tune), table_shown(spec, tune)
-        if path not in self._read:
-            self._read[path] = read_table(path, shown)
-            self._check_names(self._read[path], self._sharing.get(path, [spec]), shown)
-        table = self._read[path].get(spec.name)
-        if table is not None and table.by != tune.by:
-            raise SpecError(
-                f"rows of {spec.name} have by: {_names(table.by)}; its spec has by: "
-                f"{_names(tune.by)}.",
-                location=_first_place(table, shown),
-                hint=f"The spec is at {spec.where('tune', 'by')}. Make both equal; rows with "
-                "other keys must be tuned again.",
-            )
-        return table
-
-    def is_alone(self, spec: Spec, tune: Tune) -> bool:
-        """Return True if no other spec has rows under the same name in the same table."""
-        sharing = self._sharing.get(_path(spec, tune), ())
-        return all(other is spec or other.name != spec.name for other in sharing)
-
-    def _check_names(self, tables: Mapping[str, Table], sharing: list[Spec], shown: str) -> None:
-        """Reject rows of unknown kernels, unless they may belong to another spec file."""
-        known = {spec.name for spec in sharing}
-        others = [name for name in tables if name not in known]
-        owner = next(
-            (s for s in sharing if s.tune and s.tune.table == table_of(s.location.file)), None
-        )
-        if others and owner is not None:
-            raise SpecError(
-                f"kernel {show(others[0])} is not tuned in {owner.location.file}.",
-                location=_first_place(tables[others[0]], shown),
-                hint=suggestion(others[0], known, otherwise="Tuned kernels"),
-            )
-        if others:
-            self._tell(f"{shown} has rows for kernels that these specs lack: {_names(others)}.")
 
 
 def table_shown(spec: Spec, tune: Tune) -> str:

@@ -127,9 +127,9 @@ BLOBS = _rows([(10, 100), (20, 200), (30, 300)])
 def test_a_row_that_describes_no_blob_is_refused(at: int, value: bytes, words: str) -> None:
     raw = bytearray(pack_rows(BLOBS))
     raw[at : at + len(value)] = value
-    assert parse_row(bytes(raw), 0) == BLOBS[0]
+    assert parse_row(bytes(raw), 0, len(BLOBS)) == BLOBS[0]
     with pytest.raises(CorruptError, match=words):
-        parse_row(bytes(raw), 1)
+        parse_row(bytes(raw), 1, len(BLOBS))
 
 
 # ---- the catalog

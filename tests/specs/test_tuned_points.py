@@ -14,7 +14,6 @@ from pallasc.specs.loading.tuned_table import (
     parse_table,
     read_table,
     table_text,
-    write_table,
 )
 from pallasc.specs.loading.yaml_loader import load_specs, load_yaml
 from pallasc.specs.spec import Variant, spec_from_json, spec_to_json
@@ -252,7 +251,7 @@ def test_every_value_of_a_parameter_comes_back_as_it_was() -> None:
 
 def test_a_table_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
     assert read_table(tmp_path / "k.tuned.yaml") == {}
-    write_table(tmp_path / "k.tuned.yaml", TABLES)
+    (tmp_path / "k.tuned.yaml").write_text(table_text(TABLES))
     assert (tmp_path / "k.tuned.yaml").read_text() == TEXT
     assert table_text(read_table(tmp_path / "k.tuned.yaml", "k.tuned.yaml")) == TEXT
 
@@ -271,7 +270,7 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {ARTIFACT}}}\n"
         ("schema: 1\nkernel: {}", "t:2:1: unknown field 'kernel'."),
         (f"{HEAD}{ROW}<<<<<<< ours\n", "t:7: the table holds the marks of a merge conflict."),
         (HEAD + ROW.replace("[1]", "[1, 2]"),
-         "t:6:26: kernels.k.rows[0].key: the key has 2 values, but 'by' has 1 parameter."),
+         "t:6:26: kernels.k.rows[0].key: 'key' and 'by' have different lengths: 2 and 1."),
         (HEAD + ROW.replace(ARTIFACT, "abc"),
          "t:6:54: kernels.k.rows[0].artifact: expected a digest of 64 hexadecimal digits, "
          "got 'abc'."),

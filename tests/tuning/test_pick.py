@@ -208,3 +208,9 @@ def test_results_are_as_old_as_their_rounds_and_not_as_a_run_that_found_them_don
 def test_a_kernel_that_no_spec_tunes_is_refused() -> None:
     with pytest.raises(SpecError, match="no spec tunes kernel 'matmul' for h100-sxm"):
         pick([made_results(TIMES)], {"matmull": TunedKernel(TUNE, (), ())}, 3)
+
+
+@pytest.mark.parametrize("by", [(), ("tile",), ("m", "tile")])
+def test_results_for_other_key_parameters_are_refused(by: tuple[str, ...]) -> None:
+    error = refused(made_results(TIMES), tune=replace(TUNE, by=by))
+    assert "the results are for other keys than the spec's, which have 'by': " in str(error)

@@ -83,12 +83,12 @@ REFUSED: list[tuple[Callable[[], Artifact], type[Exception], str]] = [
     (
         lambda: made.artifact(made.launch("two", 0, 1), inputs={"a\0": "f32[4, 64]"}),
         CorruptError,
-        "a name of the artifact contains a zero: '",
+        "a name of the artifact is not Unicode without zeros: '",
     ),
     (
         lambda: made.add(minimum_driver={"cuda": "13.0", "linux": "580\ud800"}),
         CorruptError,
-        "a name of the artifact is not Unicode: '",
+        "a name of the artifact is not Unicode without zeros: '",
     ),
     (lambda: _writing(Fill(3, 0, 8)), CorruptError, _WRITTEN),
     (lambda: _writing(Copy(0, 0, 3, 0, 8)), CorruptError, _WRITTEN),
