@@ -31,7 +31,7 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry, arrays_of
-from pallasc.specs.canonical import Scalar, digest
+from pallasc.specs.canonical import Scalar
 from pallasc.specs.gpus import ARCH, device_names
 from pallasc.specs.tuning import How, chosen_by, is_for, names_of
 from pallasc.specs.user_files import replace_folder

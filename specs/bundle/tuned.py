@@ -35,8 +35,8 @@ from pallasc.specs.canonical import (
     canonical_json,
     canonical_text,
     parse_json,
+    typed,
 )
-from pallasc.specs.templates import typed
 from pallasc.specs.tuning import Tuning, key_text, use_text
 
 MOST_VALUES = 4096
