@@ -65,7 +65,7 @@ def _native_launch() -> Item:
     from pallasc.compiler.toolchain.toolchain import Item
     from pallasc.runtime.native.library import library_file, open_library, why_not
 
-    name, purpose = "native launch", "in JAX, kernels are launched by Python callbacks"
+    name, purpose = "native launch", "JAX programs cannot launch kernels"
     try:
         file = library_file()
         version, problem = open_library(file).version, why_not()
@@ -74,7 +74,7 @@ def _native_launch() -> Item:
         return Item(name, version, purpose, needed=False, path=str(file), problem=problem)
     except ToolError as error:
         if why_not():
-            purpose = "kernels are launched by Python, in JAX by callbacks"
+            purpose = "kernels are launched by Python, and not in JAX programs"
         return Item(name, "", purpose, needed=False, problem=error.message.rstrip("."))
 
 

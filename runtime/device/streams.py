@@ -288,8 +288,10 @@ class Uses:
             self.default_order = 2 if is_default else 0
         elif self._write is not tail:
             if len(self._reads) >= _MOST_READS:
-                rest = _unfinished(list(self._reads.values()))
-                self._reads = {own.number: own for own in rest}
+                reads = dict(self._reads)
+                # The C extension adds reads in the default stream without calling `note`.
+                kept = {reads.get(_DEFAULT_NUMBER), *_unfinished(reads.values())}
+                self._reads = {number: own for number, own in reads.items() if own in kept}
             self._reads[tail.number] = tail
             self.default_order = 1 if is_default else min(1, self.default_order)
 

@@ -65,6 +65,21 @@ def test_the_oracle_sees_a_race(runtime: Any, framework: Any) -> None:
     assert len(races(runtime, _of_add)) == 2
 
 
+def test_a_read_in_the_default_stream_is_not_forgotten_among_many(runtime: Any) -> None:
+    runtime.configure(asynchronous=1)
+    kernel, (a, b, c, out) = made.adder(runtime), _arrays(4)
+    first = made.stream()
+    kernel.into(c, c, out=b, stream=first)
+    kernel.into(b, b, out=a, stream=first)
+    kernel.into(a, a, out=out)
+    out.to_bytes()  # now that read is over
+    for _ in range(17):
+        kernel(a, a, stream=made.stream())
+    kernel.into(a, a, out=out)  # by the C extension, which notes nothing
+    kernel.into(b, b, out=a, stream=made.stream())
+    assert races(runtime, _of_add) == []
+
+
 # ---- captures
 
 
