@@ -320,7 +320,8 @@ def read_lock(path: Path) -> Lock | None:
     except OSError as error:
         raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
     # Universal newlines, as for text files.
-    text = decoded(content, file, _restore(file)).replace("\r\n", "\n").replace("\r", "\n")
+    hint = "Give a lock file: pallasc lock SPECS --update writes it."
+    text = decoded(content, file, hint).replace("\r\n", "\n").replace("\r", "\n")
     return parse_lock(text, file)
 
 
