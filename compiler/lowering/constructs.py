@@ -278,6 +278,10 @@ unbound axis name: (?P<axis>\w+)
 ^KeyError: ValueSite\(
   Operands of wgmma must be in shared memory: plgpu.copy_gmem_to_smem(x_gmem, x_smem, barrier),
   then plgpu.barrier_wait(barrier).
+exceeds available shared memory: smem_bytes=
+  Use smaller blocks, fewer pipeline stages (max_concurrent_steps), or smaller scratch_types.
+d % t == 0 .*tiled_dims =
+  Choose tiles that divide the shape, or pad the array.
 Failed to infer a possible set of layouts
   Possible causes: a reduction of one axis needs a tiled operand, as in plgpu.layout_cast(x,
   plgpu.Layout.WGMMA). Both sides of an operation need one layout: leave out layout_casts that

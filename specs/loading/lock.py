@@ -317,7 +317,8 @@ def read_lock(path: Path) -> Lock | None:
         return None
     content = read_regular(file, most_bytes=_MOST_BYTES)
     # Universal newlines, as for text files.
-    text = decoded(content, file, _restore(file)).replace("\r\n", "\n").replace("\r", "\n")
+    hint = "Give a lock file: pallasc lock SPECS --update writes it."
+    text = decoded(content, file, hint).replace("\r\n", "\n").replace("\r", "\n")
     return parse_lock(text, file)
 
 

@@ -102,10 +102,11 @@ def expand(
             identity = variant.id
             other = variants.setdefault(identity, variant)
             if other is not variant:
+                hint = f"The other is declared at {other.location}. Rename or remove one."
+                if other.location == variant.location:
+                    hint = "A loop, 'include', or the rows of '$file' repeat it; remove one."
                 raise SpecError(
-                    f"two variants have the id {identity}.",
-                    location=variant.location,
-                    hint=f"The other is declared at {other.location}. Rename or remove one.",
+                    f"two variants have the id {identity}.", location=variant.location, hint=hint
                 )
     return list(variants.values())
 

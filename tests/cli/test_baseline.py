@@ -122,4 +122,9 @@ def test_baselines_that_cannot_be_compared_with_are_refused_or_reported(gated: G
     assert missing.code == 2
     assert "error: --baseline: there is no none.lock." in missing.err
     Path("cut.pallasc").write_bytes(b"\xff")
-    assert gated.build("--baseline", "cut.pallasc").code == 2
+    bundle = gated.build("--baseline", "cut.pallasc")
+    assert bundle.code == 2
+    assert bundle.err.splitlines()[-2:] == [
+        "error: cut.pallasc:1: byte 0xff is not UTF-8.",
+        "  Give a lock file: pallasc lock SPECS --update writes it.",
+    ]
