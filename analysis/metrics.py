@@ -143,8 +143,7 @@ def _metrics(
     roofline = roofline_of(launch, artifact.plan, artifact.target, work)
     reasons = dict(work.reasons)
     if roofline.seconds_of_flops is None:
-        no_peak = f"a peak of {artifact.target['name']} is not known"
-        reasons["seconds_of_flops"] = reasons.get("tensor_flops", no_peak)
+        reasons["seconds_of_flops"] = reasons.get("tensor_flops", "no peak of its type is known")
     if code is None:
         why = reason or "the cubin has no code for it"
         reasons |= dict.fromkeys(("instructions", "mix", "loops"), why)
@@ -229,10 +228,12 @@ def work_rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
     elif work.tensor_flops:
         each = (f"{amount(n)}FLOP in {kind}" for kind, n in work.tensor_flops.items())
         yield "tensor cores", ", ".join(each)
-    moved = {"loaded": work.tma_load_bytes, "stored": work.tma_store_bytes}
-    if any(n != 0 for n in moved.values()):
-        each = (f"{'unknown' if n is None else amount(n) + 'B'} {way}" for way, n in moved.items())
-        yield "TMA", ", ".join(each)
+    moved = (work.tma_load_bytes, work.tma_store_bytes)
+    if moved == (None, None):
+        yield "TMA", f"unknown: {metrics.reasons['tma_load_bytes']}"
+    elif moved != (0, 0):
+        texts = ("unknown" if n is None else f"{amount(n)}B" for n in moved)
+        yield "TMA", "{} loaded, {} stored".format(*texts)
     times = [(roofline.seconds_of_bytes, f"by memory ({amount(roofline.least_bytes)}B of arrays)")]
     if roofline.seconds_of_flops:
         times.append((roofline.seconds_of_flops, "by tensor cores"))

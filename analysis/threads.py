@@ -46,7 +46,11 @@ MOST_STEPS = 100_000
 _STEP_LANES = 2048
 _MOST_LANES = 1 << 18
 _WARP = 32
-_ENDS = frozenset({"ret", "exit", "trap"})
+_LANE_BITS = 5
+_FIRST = 1
+"""The first thread of a warp is the second of two lanes."""
+
+_BRANCHES = frozenset({"bra", "ret", "exit", "trap"})
 
 _KNOWN, _FIRST_THREAD, _UNKNOWN = range(3)
 """What is known of a register: its value; its value in the first thread of a warp; nothing."""
@@ -56,11 +60,8 @@ class UnknownWayError(Exception):
     """The threads cannot be followed; the text gives the reason."""
 
 
-class Event(NamedTuple):
-    """A counted instruction: its number, and the value of its operand, None if unknown."""
-
-    number: int
-    value: int | None
+Event = tuple[int, int | None]
+"""The number of a counted instruction, and the value of its operand, None if unknown."""
 
 
 class _Computation(NamedTuple):
@@ -105,9 +106,9 @@ class _Count(NamedTuple):
         """Return the executions by all threads."""
         times = self.times * threads
         if self.values is None:
-            return Counter({Event(self.number, None): int(times.sum())})
+            return Counter({(self.number, None): int(times.sum())})
         each = ((value, times[self.values == value]) for value in np.unique(self.values))
-        return Counter({Event(self.number, int(value)): int(some.sum()) for value, some in each})
+        return Counter({(self.number, int(value)): int(some.sum()) for value, some in each})
 
 
 class Walk:
@@ -136,14 +137,14 @@ class Walk:
             each = kernel.instructions[number]
             if computation.apply is None:
                 self._unknown.update(_results(each))
-            if computation.apply or number in counted or _is_branch(each):
+            if computation.apply or number in counted or each.parts[0] in _BRANCHES:
                 numbers.append(number)
         self._steps = [self._step(number, needed[number], numbers) for number in numbers]
         self._targets = {len(numbers), *(step.target for step in self._steps)}
 
     def _step(self, number: int, computation: _Computation, numbers: Sequence[int]) -> _Step:
         each, target = self._kernel.instructions[number], None
-        if _is_branch(each):
+        if each.parts[0] in _BRANCHES:
             labels = [operand.target for operand in each.operands if isinstance(operand, Label)]
             target = bisect_left(numbers, labels[0]) if labels else len(numbers)
         sources = [self._slot(operand) for operand in computation.operands]
@@ -192,10 +193,13 @@ class Walk:
 
     def _run(self, place: int, lanes: Array) -> Array | int:
         """Run lanes up to a branch, or to the target of one; return where they continue."""
-        while (step := self._steps[place]).target is None:
+        while True:
             self._left -= max(lanes.size, _STEP_LANES)
             if self._left < 0:
                 raise UnknownWayError(f"it takes more than {MOST_STEPS:,} steps to follow")
+            step = self._steps[place]
+            if step.target is not None:
+                return self._branch(place, step.guard, step.target)
             if step.number in self._counted:
                 self._count(step, lanes)
             else:
@@ -203,11 +207,13 @@ class Walk:
             place += 1
             if place in self._targets:
                 return place
-        if step.guard is None:
-            return step.target
-        if self._doubts[step.guard.number] != _KNOWN:
-            return self._skip(place, step.target)
-        return np.where(self._holds(step.guard), step.target, place + 1)
+
+    def _branch(self, place: int, guard: Register | None, target: int) -> Array | int:
+        if guard is None:
+            return target
+        if self._doubts[guard.number] != _KNOWN:
+            return self._skip(place, target)
+        return np.where(self._holds(guard), target, place + 1)
 
     def _holds(self, guard: Register) -> Array:
         held: Array = (self._values[guard.number] != 0) != guard.negated
@@ -268,7 +274,7 @@ def _needed(
     for number, each in enumerate(kernel.instructions):
         for register in _results(each):
             writers[register].append(number)
-        if number in counted or _is_branch(each):
+        if number in counted or each.parts[0] in _BRANCHES:
             operands = [counted[number]] if number in counted else []
             needed[number] = _Computation(operands)
             waiting += _registers([*operands, each.guard] if each.guard else operands)
@@ -278,10 +284,6 @@ def _needed(
                 needed[number] = _computation(kernel.instructions[number], launch)
                 waiting += _registers(needed[number].operands)
     return needed
-
-
-def _is_branch(each: Instruction) -> bool:
-    return each.parts[0] == "bra" or each.parts[0] in _ENDS
 
 
 def _results(each: Instruction) -> list[int]:
@@ -305,18 +307,22 @@ def _computation(each: Instruction, launch: Launch) -> _Computation:
     if count == 1 and name in ("mov", "cvta"):
         return _Computation(operands[1:], _copy)
     if count == 1 and each.opcode.startswith("shfl.sync.idx") and operands[2] == Immediate(0):
-        return _Computation(operands[1:2], _copy, is_uniform=True)
+        return _Computation(operands[1:2], _copy_first, is_uniform=True)
     apply = _arithmetic(each.opcode, count, len(operands) - 1)
     if apply is None:
         return _Computation()
     by = operands[-1]
-    finds_warp = name == "shr" and isinstance(by, Immediate) and 1 << by.bits >= _WARP
+    finds_warp = name == "shr" and isinstance(by, Immediate) and by.bits >= _LANE_BITS
     is_uniform = finds_warp and launch.block[0] % _WARP == 0
     return _Computation(operands[1:], apply, is_uniform)
 
 
 def _copy(value: Array) -> Sequence[Array]:
     return (value,)
+
+
+def _copy_first(value: Array) -> Sequence[Array]:
+    return (np.repeat(value[_FIRST::2], 2),)
 
 
 def _arithmetic(opcode: str, results: int, sources: int) -> Callable[..., Sequence[Array]] | None:
@@ -365,4 +371,4 @@ def _lanes(launch: Launch, names: set[str]) -> tuple[Array, dict[str, Any]]:
         specials[f"%nctaid.{axis}"] = launch.grid[n]
         specials[f"%cluster_ctaid.{axis}"] = block[n] % cluster[n]
     blocks_together = math.prod(launch.grid) // math.prod(blocks)
-    return np.where(elected == 1, 1, _WARP - 1) * blocks_together, specials
+    return np.where(elected == _FIRST, 1, _WARP - 1) * blocks_together, specials

@@ -13,15 +13,11 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from pallasc.emulator.ptx.parse import parse
 from pallasc.emulator.ptx.syntax import Address, Immediate, Instruction, Kernel, Operand
 from pallasc.errors import UnsupportedError
 from pallasc.specs.artifacts.plan import ELEMENT_BYTES, Bytes, Launch, TensorMap
-
-if TYPE_CHECKING:
-    from pallasc.analysis.threads import Event
 
 FIELDS = ("tensor_flops", "tma_load_bytes", "tma_store_bytes")
 """The fields of `Work` that may be unknown."""
@@ -110,7 +106,7 @@ def _operand(each: Instruction) -> Operand:
     return each.operands[3] if each.parts[0] == "tcgen05" else Immediate(0)
 
 
-def _total(launch: Launch, kernel: Kernel, counts: Mapping[Event, int]) -> Work:
+def _total(launch: Launch, kernel: Kernel, counts: Mapping[tuple[int, int | None], int]) -> Work:
     flops: Counter[str] = Counter()
     moved: Counter[str] = Counter()
     reasons: dict[str, str] = {}

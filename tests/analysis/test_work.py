@@ -135,6 +135,7 @@ READ = "ld.global.b32 %r9, [%rd1];"
         (f"{READ}\nsetp.ne.s32 %p1, %r9, 0;\n@%p1 {BULK}", "depends on data"),
         (f"mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 5;\n@%p1 {BULK}", "or on the lane"),
         (LOOP.format(body="", count=2_000_000_000) + WGMMA, f"{MOST_STEPS:,} steps"),
+        (f"again:\nbra again;\n{WGMMA}", f"{MOST_STEPS:,} steps"),
     ],
 )
 def test_where_nothing_can_be_counted_it_says_why(body: str, why: str) -> None:

@@ -209,3 +209,8 @@ def test_metrics_are_the_text_of_the_documentation() -> None:
     )
     text = _metrics(work, roofline, instructions=566, mix=mix, loops=loops)
     assert text in PAGE.read_text("utf-8")
+
+
+def test_a_launch_without_work_has_no_bound() -> None:
+    assert "bound" in _metrics(Work({}, 0, 0), Roofline(1, 1e-9, 0.0, 1e-9, "memory"))
+    assert "bound" not in _metrics(Work({}, 0, 0), Roofline(0, 0.0, 0.0, 0.0, "memory"))
