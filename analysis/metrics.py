@@ -1,21 +1,21 @@
 """The metrics of each launch of an artifact.
 
-Each metric is exact, or a valid bound, or None with a reason. No times are estimated: `bound_s` is
-the time in which device memory moves each array of the launch once. How close a kernel comes to
-this bound is not estimated.
+Each metric is exact, or a valid bound, or None with a reason. No times are estimated.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pallasc.analysis.loops import Loop, loops
 from pallasc.analysis.nvdisasm import disassemble_all
+from pallasc.analysis.roofline import Roofline, roofline_of
 from pallasc.analysis.sass import Class, Code, Codes, Instruction, classify, mix_of
+from pallasc.analysis.work import Work, unknown_work, work_of
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.artifact import (
     Artifact,
@@ -24,7 +24,7 @@ from pallasc.specs.artifacts.artifact import (
     model_figure,
     warps_of_block,
 )
-from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, Pointer
+from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.spelling import amount, short_time
 
 _SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
@@ -79,9 +79,8 @@ class KernelMetrics:
         kernel, origin: the kernel's name, and "mosaic" or "xla".
         occupancy: see `Occupancy`.
         instructions, mix, loops: static counts from the kernel's SASS.
-        least_bytes: total size of the inputs, outputs and constants passed to it, each counted
-            once.
-        bound_s: minimum time to move these bytes at the bandwidth of the device memory.
+        work: see `Work`; for the whole launch.
+        roofline: see `Roofline`.
         reasons: why a field is None, by its name.
     """
 
@@ -95,8 +94,8 @@ class KernelMetrics:
     instructions: int | None
     mix: Mapping[Class, int] | None
     loops: tuple[LoopMetrics, ...] | None
-    least_bytes: int
-    bound_s: float
+    work: Work
+    roofline: Roofline
     reasons: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -144,12 +143,15 @@ def _metrics(
     number: int, launch: Launch, artifact: Artifact, codes: Codes, reason: str
 ) -> KernelMetrics:
     code = codes.get(launch.cubin, {}).get(launch.kernel)
-    least = _least_bytes(launch, artifact.plan)
-    bandwidth = max(1, model_figure(artifact.target, "memory_bandwidth_bytes_per_s"))
-    reasons: dict[str, str] = {}
+    kernel = artifact.kernel_of(launch)
+    work = _work(launch, kernel, artifact)
+    roofline = roofline_of(launch, artifact.plan, artifact.target, work)
+    reasons = dict(work.reasons)
+    if roofline.seconds_of_flops is None:
+        reasons["seconds_of_flops"] = reasons.get("tensor_flops", "no peak of its type is known")
     if code is None:
         why = reason or "the cubin has no code for it"
-        reasons = dict.fromkeys(("instructions", "mix", "loops"), why)
+        reasons |= dict.fromkeys(("instructions", "mix", "loops"), why)
     return KernelMetrics(
         launch=number,
         kernel=launch.kernel,
@@ -157,25 +159,21 @@ def _metrics(
         grid=launch.grid,
         block=launch.block,
         cluster=launch.cluster,
-        occupancy=occupancy_of(launch, artifact.kernel_of(launch), artifact.target),
+        occupancy=occupancy_of(launch, kernel, artifact.target),
         instructions=None if code is None else len(code.instructions),
         mix=None if code is None else mix_of(code.instructions),
         loops=None if code is None else _loops(code),
-        least_bytes=least,
-        bound_s=least / bandwidth,
+        work=work,
+        roofline=roofline,
         reasons=reasons,
     )
 
 
-def _least_bytes(launch: Launch, plan: LaunchPlan) -> int:
-    used: set[int] = set()
-    for parameter in launch.parameters:
-        if isinstance(parameter, Pointer):
-            used.add(parameter.buffer)
-        elif isinstance(parameter, Bytes):
-            used.update(tensor_map.buffer for _, tensor_map in parameter.tensor_maps)
-    buffers = (plan.buffers[number] for number in used)
-    return sum(buffer.size for buffer in buffers if buffer.role != "temporary")
+def _work(launch: Launch, kernel: KernelResources, artifact: Artifact) -> Work:
+    if kernel.ptx is None:
+        whose = "a kernel of XLA's" if kernel.origin == "xla" else "the bundle has no PTX"
+        return unknown_work(f"no PTX to count in: {whose}")
+    return work_of(launch, artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0"))
 
 
 def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> Occupancy:
@@ -224,10 +222,26 @@ def metrics_json(metrics: KernelMetrics) -> dict[str, Any]:
     """Return the metrics of a launch as JSON; unknown values are null, explained in `reasons`."""
     data = asdict(metrics)
     data["occupancy"]["waves"] = round(metrics.occupancy.waves, 4)
-    return data
+    return {**data.pop("work"), **data}
 
 
-def bound_text(metrics: KernelMetrics) -> str:
-    """Return the minimum time of a launch, and the bytes that take it."""
-    moved = f"to move {amount(metrics.least_bytes)}B of arrays once"
-    return f"at least {short_time(metrics.bound_s)}, {moved}"
+def work_rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
+    """Yield names and texts of the work of a launch, and of the least time that it takes."""
+    work, roofline = metrics.work, metrics.roofline
+    if work.tensor_flops is None:
+        yield "tensor cores", f"unknown: {metrics.reasons['tensor_flops']}"
+    elif work.tensor_flops:
+        each = (f"{amount(n)}FLOP in {kind}" for kind, n in work.tensor_flops.items())
+        yield "tensor cores", ", ".join(each)
+    moved = (work.tma_load_bytes, work.tma_store_bytes)
+    if moved == (None, None):
+        yield "TMA", f"unknown: {metrics.reasons['tma_load_bytes']}"
+    elif moved != (0, 0):
+        texts = ("unknown" if n is None else f"{amount(n)}B" for n in moved)
+        yield "TMA", "{} loaded, {} stored".format(*texts)
+    times = [(roofline.seconds_of_bytes, f"by memory ({amount(roofline.least_bytes)}B of arrays)")]
+    if roofline.seconds_of_flops:
+        times.append((roofline.seconds_of_flops, "by tensor cores"))
+    if roofline.bound_s:
+        each = (f"{short_time(seconds)} {by}" for seconds, by in sorted(times, reverse=True))
+        yield "bound", f"at least {', '.join(each)}"

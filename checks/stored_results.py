@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.toolchain.setup import Context
 
 SCHEMA = 3
-_CHECKING = ("analysis", "checks", "compiler", "emulator", "specs")
+_CHECKING = ("checks", "compiler", "emulator", "specs")
 """Folders of the code that determines results."""
 
 

@@ -67,7 +67,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 @_view("sass", "Show the machine code, disassembled with nvdisasm.")
 @_view(
     "resources",
-    "Show registers, spills, and shared memory; occupancy and memory bound of launches.",
+    "Show registers, spills, and shared memory; occupancy, work, and roofline of launches.",
 )
 @_view(
     "lines",

@@ -43,7 +43,7 @@ class Figures(NamedTuple):
     """The figures of a variant, one number each; None if unknown.
 
     A variant may launch several kernels. Registers, shared memory and spills are the maximum over
-    its kernels; the bound is for all launches together.
+    its kernels; the roofline bound is for all launches together.
 
     Attributes:
         registers: of a thread.
@@ -52,7 +52,7 @@ class Figures(NamedTuple):
         cubin_bytes: of all its cubins.
         occupancy: the lowest of its Mosaic launches, 0 to 1.
         limited_by: the resources that limit the occupancy.
-        bound_s: the minimum time to move the arrays of its launches on the target.
+        bound_s: the minimum time for the operations and bytes of its launches on the target.
     """
 
     registers: int | None = None
@@ -80,7 +80,7 @@ def _figures(artifact: Artifact, metrics: Sequence[KernelMetrics]) -> Figures:
         cubin_bytes=artifact.cubin_bytes,
         occupancy=least.part if least else None,
         limited_by=", ".join(least.limited_by) if least else "",
-        bound_s=sum(each.bound_s for each in metrics) if metrics else None,
+        bound_s=sum(each.roofline.bound_s for each in metrics) or None,
     )
 
 
@@ -554,8 +554,8 @@ COLUMNS: Sequence[Column] = (
     ),
     Column(
         key="bound",
-        label="Memory bound",
-        title="The least time in which the target moves its arrays once",
+        label="Roofline bound",
+        title="The least time that its operations and bytes take on the target",
         value=lambda entry: entry.figures.bound_s,
         written=short_time,
         is_plotted=True,

@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pallasc.analysis.lines import lines_of
-from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, Occupancy, bound_text
+from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, Occupancy, work_rows
 from pallasc.analysis.sass import CLASSES, Class, Codes, classify
 from pallasc.reports.content import COLUMNS, Entry, by, counted, number, percent, size
 from pallasc.reports.drawings import draw_maps, draw_plan
@@ -184,7 +184,7 @@ def _launch(
         "memory_text": _memory_text(launch, kernel, blocks, artifact),
         "maps": draw_maps(launch),
         "shared": lines.shared_memory if lines is not None else (),
-        "bound": bound_text(metrics),
+        "work": list(work_rows(metrics)),
         "mix": _ranked(metrics.mix or {}),
         "loops": [_loop(loop) for loop in metrics.loops or ()],
     }

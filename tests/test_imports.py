@@ -33,7 +33,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
         *("absl", "cramjam", "dask", "distributed", "google", "jax", "jaxlib", "llvmlite"),
         *("ml_dtypes", "msgspec", "numpy"),
     },
-    "analysis": set(),
+    "analysis": {"numpy"},
     "emulator": {"ml_dtypes", "msgspec", "numpy"},
     "checks": {"jax", "ml_dtypes", "msgspec", "numpy"},
     "reports": {"jinja2", "markupsafe"},

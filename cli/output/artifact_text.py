@@ -265,7 +265,7 @@ def metrics_text(metrics: KernelMetrics) -> str:
 
 
 def _rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
-    from pallasc.analysis.metrics import bound_text
+    from pallasc.analysis.metrics import work_rows
 
     occupancy, limits = metrics.occupancy, " and ".join(metrics.occupancy.limited_by)
     yield "grid", _grid(metrics)
@@ -275,7 +275,7 @@ def _rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
         f"{occupancy.most_warps_per_sm} warps/SM; limited by {limits}",
     )
     yield "waves", f"{occupancy.waves:.3g}"
-    yield "bound", bound_text(metrics)
+    yield from work_rows(metrics)
     if metrics.instructions is not None:
         yield "instructions", f"{metrics.instructions:,}: {_mix(metrics.mix or {})}"
 

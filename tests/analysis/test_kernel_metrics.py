@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ from pallasc.analysis.metrics import (
     metrics_json,
     occupancy_of,
 )
+from pallasc.analysis.roofline import roofline_of
+from pallasc.analysis.work import Work
 from pallasc.compiler.toolchain import toolchain
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.plan import Dim3, Launch
@@ -27,12 +30,22 @@ def metrics(artifacts: Mapping[str, Artifact]) -> Mapping[str, KernelMetrics]:
     return {name: found[artifact.digest][0] for name, artifact in artifacts.items()}
 
 
-def test_a_product_of_matrices_moves_each_matrix_once_at_least(
+def test_a_product_of_matrices_takes_two_operations_for_each_term_and_moves_tiles_at_each_step(
     metrics: Mapping[str, KernelMetrics],
 ) -> None:
+    assert metrics["jax_blackwell_matmul"].work.tensor_flops == {"f16": 2 * M * N * K}
+    work = metrics["hopper_matmul"].work
+    assert work.tensor_flops == {"f16": 2 * M * N * K}
+    m, n, k = 128, 128, 64
+    tiles, steps = (M // m) * (N // n), K // k
+    assert work.tma_load_bytes == tiles * steps * (m * k + k * n) * 2
+    assert work.tma_store_bytes == M * N * 2
+    roofline = metrics["hopper_matmul"].roofline
+    assert roofline.least_bytes == (M * K + K * N + M * N) * 2
+    assert roofline.seconds_of_bytes == pytest.approx(50331648 / 3_352_320_000_000)
+    assert roofline.seconds_of_flops == pytest.approx(2 * M * N * K / 989.4e12)
+    assert (roofline.bound_s, roofline.limited_by) == (roofline.seconds_of_flops, "tensor")
     found = metrics["hopper_matmul"]
-    assert found.least_bytes == (M * K + K * N + M * N) * 2
-    assert found.bound_s == pytest.approx(50331648 / 3_352_320_000_000)
     assert found.mix is not None
     assert found.loops is not None
     assert sum(found.mix.values()) == found.instructions
@@ -85,6 +98,7 @@ def test_without_a_disassembler_the_rest_is_there(
     (found,) = next(iter(all_metrics([artifacts["hopper_matmul"]]).values()))
     assert (found.instructions, found.mix, found.loops) == (None, None, None)
     assert "nvdisasm is not installed" in found.reasons["mix"]
+    assert found.work.tensor_flops == {"f16": 2 * M * N * K}
 
 
 def test_the_json_has_every_number_and_says_why_one_is_missing(
@@ -93,10 +107,32 @@ def test_the_json_has_every_number_and_says_why_one_is_missing(
     data = json.loads(json.dumps(metrics_json(metrics["hopper_matmul"])))
     assert data["occupancy"]["limited_by"] == ["registers", "shared memory"]
     assert data["reasons"] == {}
-    (without,) = artifact_metrics(artifacts["hopper_matmul"], codes={}, reason="why")
+    (without,) = artifact_metrics(_without_ptx(artifacts["hopper_matmul"]), codes={}, reason="why")
     data = metrics_json(without)
     null = {name for name, value in data.items() if value is None} - {"cluster"}
-    assert null == set(data["reasons"]) == {"instructions", "mix", "loops"}
+    assert null | {"seconds_of_flops"} == set(data["reasons"])
+    assert data["roofline"]["seconds_of_flops"] is None
+    assert data["roofline"]["limited_by"] == "memory"
+
+
+def _without_ptx(artifact: Artifact) -> Artifact:
+    record: Any = dict(artifact.record)
+    record["kernels"] = [{**kernel, "ptx": None} for kernel in record["kernels"]]
+    return Artifact(record, artifact.blob)
+
+
+def test_the_models_have_peaks_of_tensor_cores(artifacts: Mapping[str, Artifact]) -> None:
+    def seconds(model: str, kind: str) -> float | None:
+        plan, launch = artifacts["hopper_matmul"].plan, _launch((1, 1, 1), (32, 1, 1), 0)
+        target = {"name": model, "memory_bandwidth_bytes_per_s": 1}
+        return roofline_of(launch, plan, target, Work({kind: 10**12}, 0, 0)).seconds_of_flops
+
+    assert {name for name in MODELS if seconds(name, "f16") is None} == {
+        *("gb10", "thor", "rtx-pro-6000")
+    }
+    assert seconds("h100-sxm", "f16") == pytest.approx(1 / 989.4)
+    assert seconds("h100-sxm", "f4") is None
+    assert seconds("unheard-of", "f16") is None
 
 
 def test_a_product_of_matrices_has_barriers_for_each_stage(

@@ -6,6 +6,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, occupancy_of
+from pallasc.analysis.roofline import Roofline
+from pallasc.analysis.work import Work
 from pallasc.cli.output.artifact_text import (
     binding_text,
     launch_text,
@@ -167,7 +169,7 @@ def test_a_plan_without_kernels_says_so_in_every_view() -> None:
     assert lines[-3:] == ["launches", "resources", "  no kernels"]
 
 
-def _metrics(**changes: object) -> str:
+def _metrics(work: Work, roofline: Roofline, **changes: object) -> str:
     """Return the numbers of the product of matrices that docs/inspect.md shows."""
     kernel = KernelResources(
         "matmul_body_mosaic_gpu_kernel", "", None, "mosaic", 168, 0, 0, 0, 1, 131_120, 16
@@ -183,14 +185,17 @@ def _metrics(**changes: object) -> str:
         block=launch.block,
         cluster=launch.cluster,
         occupancy=occupancy_of(launch, kernel, target),
-        least_bytes=50331648,
-        bound_s=15.0139e-6,
+        work=work,
+        roofline=roofline,
+        reasons=work.reasons,
         **fields,
     )
     return metrics_text(metrics)
 
 
 def test_metrics_are_the_text_of_the_documentation() -> None:
+    work = Work({"f16": 2 * 1024 * 4096 * 4096}, 536870912, 8388608)
+    roofline = Roofline(50331648, 15.0139e-6, 34.7278e-6, 34.7278e-6, "tensor")
     mix = {
         "tensor": 4, "tma": 16, "shared": 8, "constant": 2, "barrier": 59, "integer": 105,
         "conversion": 32, "warp": 11, "move": 97, "uniform": 195, "control": 37,
@@ -203,5 +208,10 @@ def test_metrics_are_the_text_of_the_documentation() -> None:
         LoopMetrics(0x1820, 1, None, is_wait=False, mix=third, tensor_flops=2 * 64 * 128 * 64),
         *(LoopMetrics(n, 1, None, is_wait=True, mix={}, tensor_flops=0) for n in range(6)),
     )
-    text = _metrics(instructions=566, mix=mix, loops=loops)
+    text = _metrics(work, roofline, instructions=566, mix=mix, loops=loops)
     assert text in PAGE.read_text("utf-8")
+
+
+def test_a_launch_without_work_has_no_bound() -> None:
+    assert "bound" in _metrics(Work({}, 0, 0), Roofline(1, 1e-9, 0.0, 1e-9, "memory"))
+    assert "bound" not in _metrics(Work({}, 0, 0), Roofline(0, 0.0, 0.0, 0.0, "memory"))

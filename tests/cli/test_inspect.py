@@ -73,7 +73,7 @@ def test_the_resources_are_a_table_and_numbers_of_each_launch(inspect: Any) -> N
     occupancy = r"  occupancy     \d+ blocks, \d+ of 64 warps/SM; limited by \w+"
     assert re.fullmatch(occupancy, lines[2])
     assert re.fullmatch(r"  waves         \d[\d.]*", lines[3])
-    assert lines[4] == "  bound         at least 15.01 µs, to move 50.33 MB of arrays once"
+    assert lines[4] == "  bound         at least 15.01 µs by memory (50.33 MB of arrays)"
     assert re.match(r"  instructions  \d+: ", lines[5])
     assert max(map(len, lines)) <= 80
 
@@ -102,7 +102,7 @@ def test_json_holds_the_record_under_its_digest_and_the_numbers_that_were_asked_
     assert "metrics" not in artifact
     (artifact,) = json.loads(inspect("--resources", "--json").out)["artifacts"]
     (launch,) = artifact["metrics"]
-    assert launch["least_bytes"] == 3 * 1024 * 4096 * 4
+    assert launch["roofline"]["least_bytes"] == 3 * 1024 * 4096 * 4
     assert launch["occupancy"]["blocks_per_sm"] > 1
     assert launch["mix"]["floating"] > 0
 
