@@ -367,7 +367,15 @@ class JaxAdapter(Adapter):
         if rules != variants.rules.version:
             function = jax.jit(partial(_traced, variants))
             vars(variants)["_jax_function"] = variants.rules.version, function
-        return function(*call.arrays)
+        try:
+            return function(*call.arrays)
+        except jax.errors.JaxRuntimeError as error:
+            if "on a platform Host" not in str(error):
+                raise
+            raise ArgumentError(
+                f"{name}: the arrays are on JAX's CPU, and kernels run on GPUs.",
+                hint='Install "jax[cuda13]", or pass NumPy arrays.',
+            ) from error
 
 
 def _traced(kernel: Variants, *arrays: Any) -> Any:
