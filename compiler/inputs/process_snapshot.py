@@ -27,6 +27,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
+from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
@@ -373,7 +374,10 @@ class SharedState:
         return ""
 
     def _references(self, group: range) -> list[Any]:
-        return gc.get_referents(*[self._kept[number].live for number in group])
+        objects = [self._kept[number].live for number in group]
+        # The collector leaves out the keys of a dict if all of them are text.
+        keys = chain.from_iterable(each for each in objects if type(each) is dict)
+        return [*gc.get_referents(*objects), *keys]
 
     def _change(self, kept: _Kept) -> str:
         """Return the part that has changed, "" if JAX or Python only filled a cache."""

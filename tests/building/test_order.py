@@ -40,6 +40,7 @@ LEAKS = {
     # In JAX and what it needs.
     "patched_function": ["plain = jnp.arange\njnp.arange = lambda n: plain(n) + 1", "",
                          "jnp.arange.__name__"],
+    "renamed_attribute": ["jax.nn.mine = vars(jax.nn).popitem()[1]", "", "hasattr(jax.nn, 'mine')"],
     "removed_attribute": ["del jnp.arccosh", "", "hasattr(jnp, 'arccosh')"],
     "class_of_jax": ["jax.ShapeDtypeStruct.mine = 9", "",
                      "getattr(jax.ShapeDtypeStruct, 'mine', 2)"],
