@@ -70,7 +70,6 @@ START_SETTINGS = {"JAX_TRACEBACK_IN_LOCATIONS_LIMIT": "0"}
 
 _ENTRY_SUFFIX = "-cache"
 KEY = re.compile(r"[A-Za-z0-9_.<>-]{1,200}-[0-9a-f]{64}")
-_CALLBACK = re.compile(r"callback|py_?thon", re.IGNORECASE)
 
 
 def entry_name(key: str) -> str:
@@ -185,9 +184,3 @@ def on_machine(devices: Sequence[Any], *, tracing: bool) -> Iterator[None]:
         same = {name: getattr(jax, name) for name in (*names, "local_devices")}
         with patched(bridge, same), jax.default_device(first):
             yield
-
-
-def callback_targets(module: Any) -> list[str]:
-    """Return the custom calls of a lowered module that call back into Python."""
-    targets = re.findall(r"stablehlo\.custom_call @(\w+)", str(module))
-    return sorted({target for target in targets if _CALLBACK.search(target)})
