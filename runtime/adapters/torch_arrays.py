@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from keyword import kwlist
@@ -155,7 +156,10 @@ class TorchAdapter(Adapter):
             raise ArgumentError(
                 f"a tensor is on {device}, which is not a CUDA device.", hint=TRACED
             )
+        fake = sys.modules.get("torch._subclasses.fake_tensor")
         try:
+            if fake is not None and isinstance(array, fake.FakeTensor):
+                raise RuntimeError("its address is 0")
             return ArrayView(
                 array.data_ptr(),
                 self.short_dtype(array.dtype),
@@ -164,7 +168,7 @@ class TorchAdapter(Adapter):
                 device.index if device.type == "cuda" else None,
                 strides=None if array.is_contiguous() else tuple(array.stride()),
             )
-        except RuntimeError as error:  # fake, nested, or wrapped by a transform
+        except RuntimeError as error:  # of torch: nested, or wrapped by a transform
             raise ArgumentError("a tensor has no memory of its own.", hint=TRACED) from error
 
     def short_dtype(self, dtype: Any) -> str:

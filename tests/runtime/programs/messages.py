@@ -19,4 +19,5 @@ def message(work: Callable[[], Any]) -> str:
 
 def refused(words: str, work: Callable[[], Any]) -> None:
     """Check that something raises an ArgumentError with these words."""
-    assert message(work) == f"ArgumentError: {words}"
+    said = message(work)
+    assert said == f"ArgumentError: {words}", said

@@ -274,10 +274,12 @@ def refused_transforms(kernel: Any, a: Any, b: Any) -> None:
         fake = torch.empty((4, 64), device="cuda")
         refused(NO_MEMORY, lambda: kernel(fake, fake))
         fake = torch.empty((4, 32), device="cuda")
-        narrow = "made has no variant for f32[4, 32], f32[4, 32]."
+        narrow = "made: a has shape [4, 32], and the kernel takes f32[4, 64]."
         refused(narrow, lambda: operator(fake, fake))
     host = "made: a is a torch tensor on the host."
     refused(host, lambda: operator(a.cpu(), b.cpu()))
+    # torch calls the operator once for each element of the batch.
+    assert first(torch.vmap(lambda x: operator(x, b))(a[None])[0]) == first(operator(a, b))
     for name, words in (
         ("adds", "'adds' is not the name of an operator."),
         ("standin::refusing", "operator standin::refusing is kernel made already."),
