@@ -199,8 +199,11 @@ def _origin(candidate: Candidate) -> str:
 _NOT_FOUND, _DAMAGED = 1, 2
 """Status codes returned to C if a blob is missing; the second comes with a message."""
 
-_given = threading.local()
-"""The last buffer given to C by each thread, which C copies."""
+_given: dict[int, Any] = {}
+"""The last buffer given to C, by thread; C copies it before the thread's next call.
+
+Not in `threading.local()`: ctypes ends a thread of XLA's in Python after each callback.
+"""
 
 
 def _find(kernel: bytes, variant: bytes, digest: bytes, data: Any, size: Any) -> int:
@@ -214,6 +217,6 @@ def _find(kernel: bytes, variant: bytes, digest: bytes, data: Any, size: Any) ->
         blob = None
     if blob is None:
         return _NOT_FOUND
-    _given.buffer = buffer = ctypes.create_string_buffer(blob, len(blob))
+    _given[threading.get_ident()] = buffer = ctypes.create_string_buffer(blob, len(blob))
     data[0], size[0] = ctypes.addressof(buffer), len(blob)
     return status
