@@ -162,7 +162,7 @@ def update_lock(
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
-    tables = _tables(variants, old, whole=whole)
+    tables = _tables(variants, old, whole=whole) if old.variants else ()
     return LockReport(new, report, explained, tables, tuple(changed_parts))
 
 
