@@ -1,4 +1,4 @@
-"""Follows the threads of a launch through the PTX of its kernel, and counts what they execute.
+"""Follows the threads of a launch through the PTX, and counts the instructions they execute.
 
 All threads are followed together. A register is an array with one element per *lane*: the first
 thread of a warp, or its other threads; of one block, or of all blocks if their index does not
@@ -11,7 +11,7 @@ each block of the grid does its own work. `elect.sync` elects the first thread o
 
 A branch that depends on something unknown, or on a thread's number within its warp, is followed
 only if it skips or repeats instructions that count nothing, such as those that poll a semaphore.
-What they write is unknown from then on.
+The registers that these write are unknown from then on.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FIRST = 1
 _BRANCHES = frozenset({"bra", "ret", "exit", "trap"})
 
 _KNOWN, _FIRST_THREAD, _UNKNOWN = range(3)
-"""What is known of a register: its value; its value in the first thread of a warp; nothing."""
+"""Knowledge of a register: its value; its value in the first thread of a warp; nothing."""
 
 
 class UnknownWayError(Exception):
@@ -181,7 +181,7 @@ class Walk:
         return self._found
 
     def _initial(self, operand: Operand, specials: Mapping[str, Any]) -> tuple[Any, int]:
-        """Return the value of an operand that is not a register, and what is known of it."""
+        """Return the value of an operand that is not a register, and the knowledge of it."""
         if isinstance(operand, Immediate) and operand.width is None:
             return operand.bits % (1 << 64), _KNOWN
         if isinstance(operand, Symbol) and operand.name in self._addresses:
@@ -245,7 +245,9 @@ class Walk:
         np.add(count.times, lanes, out=count.times)
 
     def _skip(self, branch: int, target: int) -> int:
-        """Leave what a branch skips or repeats, and forget what it writes; return the place after.
+        """Leave the code that a branch skips or repeats; return the place after it.
+
+        The registers that this code writes become unknown.
 
         Raises:
             UnknownWayError: something is counted there, or another branch leaves it.

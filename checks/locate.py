@@ -97,7 +97,7 @@ def _find(wanted: Sequence[Subject], store: Store, limits: Options) -> Iterator[
         if isinstance(tables, PallascError):
             yield {}, tables.message.strip().partition("\n")[0].rstrip(".")
         else:
-            why = "compiling once more gave different code"
+            why = "compiling again gave different code"
             kernels = [k for k in subject.artifact.kernels if k.ptx in tables]
             yield {(k.cubin, k.name): tables[k.ptx] for k in kernels if k.ptx}, why
 

@@ -177,7 +177,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How to check.
+    """Settings of a check.
 
     Attributes:
         levels: the levels to run.

@@ -166,7 +166,7 @@ WHY = "the process that finds the lines of k took longer than 5 s (--timeout) an
     ("outcome", "why"),
     [
         ([CompileError(f"{WHY}\nIts output: none")], WHY),
-        ([{}], "compiling once more gave different code"),
+        ([{}], "compiling again gave different code"),
         (ToolError("there is no compiler."), "there is no compiler"),
     ],
 )
