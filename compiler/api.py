@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -188,7 +189,19 @@ def _mapped(tree: Any, what: str, convert: Callable[[Any, str], Any]) -> Any:
         keys = (jax.tree_util.keystr((key,), simple=True) for key in path)
         return convert(leaf, ".".join([what, *keys]))
 
-    return jax.tree_util.tree_map_with_path(converted, tree)
+    def check_keys(node: Any) -> bool:
+        """Reject keys that JAX cannot sort; every node of the tree is passed to this function."""
+        if type(node) in (dict, defaultdict):
+            try:
+                sorted(node)
+            except TypeError:
+                raise SpecError(
+                    f"{what} has keys that cannot be sorted: {', '.join(map(show, node))}.",
+                    hint="JAX sorts the keys of a dict: use text for all of them.",
+                ) from None
+        return False
+
+    return jax.tree_util.tree_map_with_path(converted, tree, is_leaf=check_keys)
 
 
 def _leaf(item: Any, what: str) -> ArraySpec | BuiltNode:

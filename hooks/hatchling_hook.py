@@ -17,7 +17,8 @@ from hatchling.plugin import hookimpl
 
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.hooks.bundles import build_requirements, make, source_files
-from pallasc.hooks.settings import FILE, Setting, read_settings
+from pallasc.hooks.settings import Setting, read_settings
+from pallasc.specs.settings import FILE
 from pallasc.specs.spelling import suggestion
 
 _TABLE = "tool.hatch.build.hooks.pallasc"

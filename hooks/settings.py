@@ -9,13 +9,12 @@ existing bundle, or a table with the keys in `FIELDS`. Paths are relative to the
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from pallasc.errors import Location, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.fields import (
     FLAG,
     Field,
@@ -28,16 +27,12 @@ from pallasc.specs.fields import (
     record,
     text,
 )
-from pallasc.specs.settings import BUILD_KEYS, toml_lines
+from pallasc.specs.settings import FILE, ProjectTable, read_project
 from pallasc.specs.spelling import show
 from pallasc.specs.user_files import read_switch
 
-FILE = "pyproject.toml"
 SUFFIX = ".pallasc"
-
-_TABLE = ("tool", "pallasc", "bundles")
-_KEYS = (_TABLE[-1], *BUILD_KEYS)
-"""Keys of the `tool.pallasc` table; most are for builds (`specs/settings.py`)."""
+_BUNDLES = "bundles"
 _EXTRAS = ("cuda13", "cuda12")
 
 From = Literal["compile", "store", "frozen"]
@@ -104,9 +99,10 @@ class Setting:
 def has_settings(root: Path) -> bool:
     """Return True if the project declares bundles. Invalid TOML is left to the backend."""
     try:
-        return "bundles" in _pallasc_table(tomllib.loads(_read(root)))
-    except (SpecError, tomllib.TOMLDecodeError):
+        project = _project(root)
+    except SpecError:
         return False
+    return project is not None and _BUNDLES in project.values
 
 
 def compiler_extra(root: Path) -> str:
@@ -115,10 +111,11 @@ def compiler_extra(root: Path) -> str:
     Raises:
         SpecError: pallasc has no extra with this name.
     """
-    text = _read(root)
-    extra = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
-    place = Place(toml_lines(FILE, text), (*_TABLE[:-1], "compiler"))
-    name: str = choice(*_EXTRAS).read(extra, place)
+    project = _project(root)
+    if project is None or "compiler" not in project.values:
+        return _EXTRAS[0]
+    at = project.at.child("compiler")
+    name: str = choice(*_EXTRAS).read(project.values["compiler"], at)
     return name
 
 
@@ -132,32 +129,16 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]
     Raises:
         SpecError: the file or the variable is invalid.
     """
-    text = _read(root)
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError(f"not valid TOML: {error}", location=Location(FILE)) from error
-    own = Place(toml_lines(FILE, text), _TABLE[:-1])
-    table = _pallasc_table(data)
-    for key in table:
-        if key not in _KEYS:
-            raise own.unknown("key", key, [*_KEYS])
-    frozen = _frozen_by(environ)
-    bundles = _bundles(table.get(_TABLE[-1], {}), own.child(_TABLE[-1]))
+    frozen, project = _frozen_by(environ), _project(root)
+    if project is None:
+        return ()
+    project.check_keys()
+    bundles = _bundles(project.values.get(_BUNDLES, {}), project.at.child(_BUNDLES))
     return tuple(_setting(place, value, at, frozen=frozen) for place, value, at in bundles)
 
 
-def _read(root: Path) -> str:
-    try:
-        return (root / FILE).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"the file cannot be read: {error}", location=Location(FILE)) from error
-
-
-def _pallasc_table(data: Mapping[str, object]) -> dict[str, object]:
-    tool = data.get("tool", {})
-    table = tool.get("pallasc", {}) if isinstance(tool, dict) else {}
-    return table if isinstance(table, dict) else {}
+def _project(root: Path) -> ProjectTable | None:
+    return read_project(str(root / FILE), FILE)
 
 
 def _frozen_by(environ: Mapping[str, str]) -> str:

@@ -29,9 +29,8 @@ from pallasc.specs.spelling import show
 SALT = "PALLASC_CACHE_SALT"
 """The environment variable of the salt, and its label in keys."""
 
-_FILE = "pyproject.toml"
+FILE = "pyproject.toml"
 _TABLE = ("tool", "pallasc")
-_OF_HOOKS = ("bundles",)
 _LONGEST_SALT = 200
 _SALT_TEXT = f"a line of at most {_LONGEST_SALT} printable ASCII characters"
 _SALT_PATTERN = rf"[ -~]{{1,{_LONGEST_SALT}}}"
@@ -42,9 +41,9 @@ FIELDS = (
     Field("cache-salt", text(_SALT_TEXT, _SALT_PATTERN), "Text that is part of every key."),
     Field("executor", text("the address of a scheduler"), "Where misses are compiled."),
 )
-BUILD_KEYS = (*(field.name for field in FIELDS), "compiler", "env")
-"""The keys of `tool.pallasc` for builds; `specs/loading/yaml_loader` reads `env`, and the build
-hooks read `compiler`."""
+KEYS = (*(field.name for field in FIELDS), "compiler", "env", "bundles")
+"""The keys of `tool.pallasc`. `specs/loading/yaml_loader` reads `env`, and the build hooks read
+`compiler` and `bundles`."""
 
 
 class BuildSettings(NamedTuple):
@@ -93,6 +92,16 @@ class ProjectTable(NamedTuple):
     values: Mapping[str, Any]
     at: Place
 
+    def check_keys(self) -> None:
+        """Check that all keys are known.
+
+        Raises:
+            SpecError: one is not.
+        """
+        for key in self.values:
+            if key not in KEYS:
+                raise self.at.unknown("key", key, [*KEYS])
+
 
 def project_table(folder: str | Path) -> ProjectTable | None:
     """Return the table of the project around a folder, None if it has no settings.
@@ -105,18 +114,31 @@ def project_table(folder: str | Path) -> ProjectTable | None:
     except OSError:  # the current folder is gone
         return None
     for place in (start, *start.parents):
-        file = os.path.join(place, _FILE)
+        file = os.path.join(place, FILE)
         if os.path.isfile(file):
-            try:
-                status = os.stat(file)
-                return _read(file, status.st_mtime_ns, status.st_size)
-            except OSError as error:
-                raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
+            return read_project(file)
     return None
 
 
+def read_project(file: str, shown: str = "") -> ProjectTable | None:
+    """Return the table in a `pyproject.toml`, None if it has no settings.
+
+    Args:
+        file: its path.
+        shown: the path to show in messages, by default `file`.
+
+    Raises:
+        SpecError: the file cannot be read, or is not TOML.
+    """
+    try:
+        status = os.stat(file)
+        return _read(file, shown or file, status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        raise SpecError(f"{shown or file} cannot be read: {error.strerror}.") from error
+
+
 @lru_cache(maxsize=4)
-def _read(file: str, mtime_ns: int, size: int) -> ProjectTable | None:
+def _read(file: str, shown: str, mtime_ns: int, size: int) -> ProjectTable | None:
     """Read the table in a file; cached, because several parts of a build use it.
 
     Raises:
@@ -132,11 +154,11 @@ def _read(file: str, mtime_ns: int, size: int) -> ProjectTable | None:
         text = data.decode()
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"not valid TOML: {error}", location=Location(file)) from error
+        raise SpecError(f"not valid TOML: {error}", location=Location(shown)) from error
     for name in _TABLE:
         inner = table.get(name, {})
         table = inner if isinstance(inner, dict) else {}
-    return ProjectTable(table, Place(toml_lines(file, text), _TABLE))
+    return ProjectTable(table, Place(toml_lines(shown, text), _TABLE))
 
 
 def build_settings(folder: str | Path = ".") -> BuildSettings:
@@ -148,10 +170,8 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     project = project_table(folder)
     if project is None:
         return NOTHING_SET
+    project.check_keys()
     table, at = project
-    for key in table:
-        if key not in BUILD_KEYS and key not in _OF_HOOKS:
-            raise at.unknown("key", key, [*BUILD_KEYS, *_OF_HOOKS])
     names = {field.name for field in FIELDS}
     values = record(FIELDS).read({key: table[key] for key in table if key in names}, at)
     where = {name: at.child(name).location for name in values}

@@ -37,6 +37,11 @@ ERRORS = {
         "array 0.1.a is an int, which is not an array.\n"
         '  Write it like "bf16[1024, 4096]", or pass static arguments by keyword.',
     ),
+    "keys of two types": (
+        "SpecError", 2,
+        "array 0 has keys that cannot be sorted: 'x', 0.\n"
+        "  JAX sorts the keys of a dict: use text for all of them.",
+    ),
     "missing array": (
         "SpecError", 2,
         "add cannot be called: missing a required argument: 'y'.\n"

@@ -53,6 +53,7 @@ CALLS: dict[str, Any] = {
         add, X, X, target="sm_100a", isolated=True, store=s, block_size=2048
     ),
     "not an array inside": lambda s: pallasc.compile(add, [X, {"a": 3}]),
+    "keys of two types": lambda s: pallasc.compile(add, [{"x": X, 0: X}]),
     "no function": lambda s: pallasc.compile(3, X),
     "too many arrays": lambda s: pallasc.compile(triple, X, X),
     "too large": lambda s: pallasc.compile(triple, jax.ShapeDtypeStruct((2**40, 2**40), "int8")),
