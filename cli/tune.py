@@ -6,7 +6,6 @@ import datetime
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,9 +39,7 @@ _HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FR
 
 
 @click.group(
-    "tune",
-    cls=Group,
-    short_help="Choose the fastest variants of a kernel: plan, measure, pick.",
+    "tune", cls=Group, short_help="Choose the fastest variants of a kernel: plan, measure, pick."
 )
 def command() -> None:
     """Choose the fastest variants of a kernel.
@@ -90,15 +87,15 @@ def plan_command(output: Path, percent: float, most: int | None, as_json: bool, 
     point.
 
     The job is a bundle for `pallasc tune run`. If the spec has a reference that runs within two
-    minutes, the job includes up to 4,096 elements of each reference output. A key that has no
-    points left is an error, but the job still contains all other keys.
+    minutes, the job includes up to 4,096 elements of each reference output.
 
     Examples:
       pallasc tune plan kernels.yaml -o job.pallasc
       pallasc tune plan kernels.yaml -o job.pallasc --keep 25 --most 16
       pallasc tune plan specs/ -o job.pallasc --target h100-sxm -k matmul
 
-    The exit code is 1 if a key has no points left. If no key has points left, no job is written.
+    The exit code is 1 if a key has no points left; the job contains all other keys. If no key has
+    points left, no job is written.
     """
     from pallasc.cli.output.build_text import print_notes, summary
     from pallasc.cli.output.text import error_text
@@ -241,9 +238,7 @@ def _point_json(point: JobPoint) -> dict[str, object]:
 @options.count_option("--repeats", "Number of measured launches of a point per round.", default=8)
 @options.flag("--cold", "Empty the L2 cache before each launch.")
 @_seconds_option(
-    "--timeout",
-    "Time limit for each start, launch, or round of a point, in seconds.",
-    "timeout_s",
+    "--timeout", "Time limit for each start, launch, or round of a point, in seconds.", "timeout_s"
 )
 @options.quiet_option
 @options.json_option("a summary")
@@ -267,8 +262,8 @@ def run_command(
 
     Points of a key are measured in rounds, once per round, in changing order. After each round,
     points that are known to be slower are dropped. A key is done when its best point is known, when
-    no other point is faster by more than --within, or after --seconds. About one
-    key in a hundred may get the wrong winner; see docs/tuning.md.
+    no other point is faster by more than --within, or after --seconds. About one key in a hundred
+    may get the wrong winner; see docs/tuning.md.
 
     The results of a round are written before the next round begins. To resume an interrupted run,
     repeat the command; if every key is done, nothing changes. A file with results of a different
@@ -323,8 +318,8 @@ def run_command(
                     echo(f"warning: {why}", err=True)
             if conditions.missing:
                 echo(f"note: clocks and temperatures not recorded: {conditions.missing}", err=True)
-            setup, referee = Setup(bundle, ordinal, **limits), partial(Referee, bundle)
-            for match in Run(file, setup, rules, conditions, referee, _tell_failed).all(matches):
+            setup = Setup(bundle, ordinal, **limits)
+            for match in Run(file, setup, rules, conditions, Referee, _tell_failed).all(matches):
                 if not (quiet or as_json):
                     contest = file.results.contests[match.contest_key]
                     echo(one_line(_contest_line(match, contest)), err=True)
@@ -366,9 +361,9 @@ def _contest_line(match: Match, contest: Contest) -> str:
     if contest.winner is None:
         return f"{match.text}: {contest.done} ({of})"
     point = contest.points[contest.winner]
-    tuning = match.entries[point.id].tuning
-    use = use_text({name: point.params[name] for name in tuning.over} if tuning else {})
-    return f"{match.text}: {use or point.id}, {point.median_us:,.2f} µs, {contest.done} ({of})"
+    others = {*match.by, *match.at}
+    use = use_text({name: own for name, own in point.params.items() if name not in others})
+    return f"{match.text}: {use}, {point.median_us:,.2f} µs, {contest.done} ({of})"
 
 
 def _run_totals(contests: Sequence[Contest], points: int) -> str:
@@ -505,16 +500,15 @@ def _read_kernels(specs: Sequence[Spec], model: str | None) -> dict[str, TunedKe
         name, tuning, spec = variant.name, variant.tuning, declared[variant.location, variant.name]
         if variant.target.name != model or tuning is None or spec.tune is None:
             continue
-        if name not in kernels:
-            path, shown = Path(spec.base_dir, spec.tune.table), table_shown(spec, spec.tune)
-            kernels[name] = TunedKernel(spec.tune, set(), tuning.table, path, shown)
-        if kernels[name].tune != spec.tune:
+        path, shown = Path(spec.base_dir, spec.tune.table), table_shown(spec, spec.tune)
+        kernel = kernels.setdefault(name, TunedKernel(spec.tune, set(), tuning.table, path, shown))
+        if kernel.tune != spec.tune:
             raise SpecError(
                 f"two specs tune {name} on {model} in different ways.",
                 location=spec.where("tune"),
                 hint="Write the same 'tune' in both.",
             )
-        kernels[name].ids.add(variant.id)
+        kernel.ids.add(variant.id)
     return kernels
 
 
@@ -603,8 +597,7 @@ def _picked_json(picked: Picked) -> dict[str, object]:
         "rows": [
             {
                 "change": change.kind,
-                "gpu": change.row.gpu,
-                "key": change.row.key,
+                **fields(change.row, "gpu", "key"),
                 "before": _used_json(change.before),
                 "after": None if change.kind == "dropped" else _used_json(change.row),
             }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import asdict
 
 from pallasc.errors import Location
@@ -135,15 +135,12 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form used in a bundle's entry, without default values."""
-        given: dict[str, Any] = {
-            "buckets": dict(self.buckets),
-            "default": self.is_default,
-            "pad": {name: dict(own) for name, own in self.pad.items()},
-            "rank": self.rank,
-            "rows": list(map(_row_json, self.rows)),
-        }
-        changed = {name: value for name, value in given.items() if value}
-        return {"by": list(self.by), "over": list(self.over), **changed}
+        rows = tuple(map(_row_json, self.rows))
+        own = _TuneJson(
+            self.by, self.over, self.buckets, self.pad, self.is_default, rows, self.rank
+        )
+        data: dict[str, Any] = to_builtins(own)
+        return data
 
     @classmethod
     def from_json(cls, value: object, params: Mapping[str, Scalar]) -> "Tuning":
@@ -163,18 +160,11 @@ class Tuning:
             if isinstance(edges, tuple) and (not edges or list(edges) != sorted(set(edges))):
                 raise ValueError(f"{str(edges)[:80]} are not ascending edges")
         use = {name: params[name] for name in own.over}
-        return cls(
-            by=own.by,
-            over=own.over,
-            buckets=own.buckets,
-            pad=own.pad,
-            is_default=own.default,
-            rows=tuple(_row_from(row, len(own.by), use) for row in own.rows),
-            rank=own.rank,
-        )
+        rows = tuple(_row_from(row, len(own.by), use) for row in own.rows)
+        return cls(own.by, own.over, own.buckets, own.pad, own.default, rows, own.rank)
 
 
-class _TuneJson(Struct, frozen=True):
+class _TuneJson(Struct, frozen=True, omit_defaults=True):
     """The form of `Tuning` in a bundle's entry."""
 
     by: tuple[str, ...]
@@ -204,20 +194,15 @@ def chosen_by(
         params: its parameters.
         is_here: returns True for rows for the GPU in question.
     """
-    default: tuple[How, Row | None] | None = ("default", None) if tuning.is_default else None
-    rows = [row for row in tuning.rows if is_here(row)]
-    if not rows:
-        return default
-    exact = _typed(tuning.key_of(params))
-    for row in rows:
-        if _typed(row.key) == exact:
+    # In reverse, so that the first of several rows for a key is used.
+    rows = {_typed(row.key): row for row in reversed(tuning.rows) if is_here(row)}
+    if rows:
+        if row := rows.get(_typed(tuning.key_of(params))):
             return "row", row
-    key = tuning.bucket_of(params)
-    wide = None if key is None else _typed(key)
-    for row in rows:
-        if _typed(row.key) == wide:
+        wide = tuning.bucket_of(params)
+        if wide is not None and (row := rows.get(_typed(wide))):
             return "bucket", row
-    return default
+    return ("default", None) if tuning.is_default else None
 
 
 def is_for(row: Row, names: Collection[str]) -> bool:

@@ -90,17 +90,12 @@ def compare(ratios: Sequence[float], *, within: float, points: int) -> Pair:
         within: the limit of `close`: 0.01 for one percent.
         points: number of competing points.
     """
-    rounds, needed = len(ratios), threshold(points)
-
-    def known(signs: int) -> bool:
-        return evidence(signs, rounds) >= needed
-
     return Pair(
-        rounds=rounds,
+        rounds=len(ratios),
         ratio=statistics.median(ratios) if ratios else 1.0,
-        slower=known(sum(ratio > 1 for ratio in ratios)),
-        faster=known(sum(ratio < 1 for ratio in ratios)),
-        close=known(sum(ratio * (1 + within) > 1 for ratio in ratios)),
+        slower=_known([ratio > 1 for ratio in ratios], points),
+        faster=_known([ratio < 1 for ratio in ratios], points),
+        close=_known([ratio * (1 + within) > 1 for ratio in ratios], points),
     )
 
 
@@ -112,8 +107,11 @@ def is_surely_within(ratios: Sequence[float], percent: float, *, points: int) ->
         percent: how much slower it may be.
         points: number of points that competed.
     """
-    below = sum(ratio < 1 + percent / 100 for ratio in ratios)
-    return bool(ratios) and evidence(below, len(ratios)) >= threshold(points)
+    return _known([ratio < 1 + percent / 100 for ratio in ratios], points)
+
+
+def _known(signs: Sequence[bool], points: int) -> bool:
+    return evidence(sum(signs), len(signs)) >= threshold(points)
 
 
 LEAST_ROUNDS = 5
@@ -157,10 +155,12 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
     """
     alive = [name for name in order if _is_alive(contest.points.get(name))]
     if not alive:
-        return _done(contest, None, _why_none(contest))
+        return _done(contest, None, "no point is valid")
     measured = [name for name in alive if _rounds(contest, name)]
     leader = find_leader(contest, measured)
-    window = _window(alive, measured, leader, rules)
+    # The leader, points already measured, then new ones.
+    window = sorted(alive, key=lambda name: (name != leader, name not in measured))
+    window = window[: max(2, rules.together)]
     if leader is None or _rounds(contest, leader) < LEAST_ROUNDS:
         return _next_round(contest, window)
     pairs = {
@@ -215,20 +215,6 @@ def _rounds(contest: Contest, name: str) -> int:
     return len(contest.points[name].times_us) if name in contest.points else 0
 
 
-def _why_none(contest: Contest) -> str:
-    reasons = {point.failed for point in contest.points.values() if point.failed}
-    return "no point is valid" + (f": {reasons.pop()}" if len(reasons) == 1 else "")
-
-
-def _window(
-    alive: Sequence[str], measured: Sequence[str], leader: str | None, rules: Rules
-) -> list[str]:
-    """Return the points of the next round: the leader, those already measured, then new ones."""
-    begun = [leader, *(name for name in measured if name != leader)] if leader else []
-    fresh = [name for name in alive if name not in begun]
-    return [*begun, *fresh][: max(2, rules.together)]
-
-
 def _next_round(contest: Contest, window: Sequence[str]) -> Measure:
     number, ids = len(contest.rounds) + 1, list(window)
     random.Random(f"{contest.kernel} {contest.key} {number}").shuffle(ids)
@@ -237,23 +223,25 @@ def _next_round(contest: Contest, window: Sequence[str]) -> Measure:
 
 def _slower(contest: Contest, leader: str, pairs: dict[str, Pair], rules: Rules) -> Dropped | None:
     """Return a point that is slower than another: the leader if possible, else any."""
-    faster = {name: pair.ratio for name, pair in pairs.items() if pair.faster}
-    if faster:
-        best = min(faster, key=faster.__getitem__)
-        return _dropped(contest, leader, best, _slower_text(1 / faster[best], pairs[best].rounds))
+    if faster := {name: pair for name, pair in pairs.items() if pair.faster}:
+        return _dropped_leader(contest, leader, faster)
     for name, pair in pairs.items():
         if pair.slower:
             return _dropped(contest, name, leader, _slower_text(pair.ratio, pair.rounds))
     ahead = {
-        name: pair.ratio
+        name: pair
         for name, pair in pairs.items()
         if pair.rounds >= rules.rounds and pair.ratio < 1 and not pair.close
     }
-    if ahead:
-        best = min(ahead, key=ahead.__getitem__)
-        text = _slower_text(1 / ahead[best], pairs[best].rounds)
-        return _dropped(contest, leader, best, f"{text}, by the median alone")
-    return None
+    return _dropped_leader(contest, leader, ahead, ", by the median alone") if ahead else None
+
+
+def _dropped_leader(
+    contest: Contest, leader: str, faster: dict[str, Pair], how: str = ""
+) -> Dropped:
+    best = min(faster, key=lambda name: faster[name].ratio)
+    text = _slower_text(1 / faster[best].ratio, faster[best].rounds)
+    return _dropped(contest, leader, best, text + how)
 
 
 def _out_of_time(

@@ -370,7 +370,7 @@ class Run:
         setup: how processes launch and measure.
         rules: when a contest ends.
         conditions: reads the state of the GPU.
-        referee: returns the `Referee` of a contest.
+        referee: returns the `Referee` of a contest of a job.
         on_failure: called with the id of a point that is excluded, and the reason.
     """
 
@@ -378,7 +378,7 @@ class Run:
     setup: Setup
     rules: Rules
     conditions: Conditions
-    referee: Callable[[], Referee]
+    referee: Callable[[Bundle], Referee]
     on_failure: Callable[[str, str], None]
 
     def all(self, matches: Sequence[Match]) -> Iterator[Match]:
@@ -399,7 +399,7 @@ class Run:
         return self.file.results.contests.get(match.contest_key, Contest(*match.subject))
 
     def _one(self, match: Match) -> None:
-        points = Points(match, self.setup, self.referee(), self.rules.together)
+        points = Points(match, self.setup, self.referee(self.setup.bundle), self.rules.together)
         try:
             self._check(match, points)
             while True:

@@ -33,6 +33,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
@@ -240,20 +241,15 @@ def _drop_spilling(points: Sequence[Point]) -> None:
 
 def _rank(points: Sequence[Point], at_most: int) -> None:
     """Rank the points that stay and the best of the others, at least one; drop the rest."""
-    found = scores([point.known for point in points])
-    ordered = [points[number] for _, number in sorted(zip(found, range(len(points)), strict=True))]
-    staying = sum(point.stays for point in points)
-    others, rank = max(1, at_most - staying), 0
-    limited = f"the limit is {others}, besides what the spec or its table uses"
-    if not staying:
-        limited = f"the limit is {at_most}"
-    for place, point in enumerate(ordered, 1):
-        if point.stays or others > 0:
-            others -= not point.stays
+    found = zip(scores([point.known for point in points]), points, strict=True)
+    left, rank = max(1, at_most - sum(point.stays for point in points)), 0
+    for place, (_, point) in enumerate(sorted(found, key=itemgetter(0)), 1):
+        if point.stays or left > 0:
+            left -= not point.stays
             rank += 1
             point.rank = rank
         else:
-            point.drop("rank", f"rank {place} of {len(ordered)}; {limited}")
+            point.drop("rank", f"rank {place} of {len(points)}")
 
 
 @dataclass(slots=True, kw_only=True)

@@ -323,12 +323,7 @@ class TunedPoints:
         table = self.table(spec, tune)
         rows = () if table is None else table.rows
         usual = Tuning(
-            by=tune.by,
-            over=tuple(tune.over),
-            buckets=tune.buckets,
-            pad=tune.pad,
-            table=rows,
-            default=tune.default,
+            tune.by, tuple(tune.over), tune.buckets, tune.pad, table=rows, default=tune.default
         )
         if not self._is_alone(spec, tune):  # each of these specs has its own models
             names = {target.name for target in targets}
@@ -344,8 +339,9 @@ class TunedPoints:
         chosen = []
         for own, selected in zip(known, selecting, strict=True):
             is_default = own.use == typed(tune.default)
+            here = replace(usual, is_default=is_default)
             taken = [
-                (target, _with_row(usual, row, is_default, sharing[id(row)]))
+                (target, replace(here, rows=(row,), sharing=sharing[id(row)]) if row else here)
                 for target, row in zip(targets, selected, strict=True)
                 if target.name in everywhere or row is not None or is_default
             ]
@@ -408,11 +404,6 @@ class TunedPoints:
             )
         if others:
             self._tell(f"{shown} has rows for kernels that these specs lack: {_names(others)}.")
-
-
-def _with_row(usual: Tuning, row: Row | None, is_default: bool, sharing: int) -> Tuning:
-    rows = () if row is None else (row,)
-    return replace(usual, is_default=is_default, rows=rows, sharing=sharing)
 
 
 def _row_of(rows: Mapping[tuple[str, str], Row], target: Target, own: _TunedPoint) -> Row | None:

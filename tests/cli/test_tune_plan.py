@@ -80,7 +80,7 @@ def test_all_points_are_kept_or_dropped_with_a_reason(planned: Planned) -> None:
     )
     assert why["add[m=512,block=2048,times=2]@h100-sxm"] == (
         "rank",
-        "rank 4 of 4; the limit is 2, besides what the spec or its table uses",
+        "rank 4 of 4",
     )
     rule, text = why["add[m=256,block=3000,times=1]@h100-sxm"]
     assert rule == "failed"
@@ -123,7 +123,7 @@ def test_text_has_a_line_for_each_point_by_rank(run: Any, planned: Planned, tmp_
         "    -  block=2048, times=1",
         "    -  block=2048, times=2",
     ]
-    assert lines[4].endswith("; the limit is 1, besides what the spec or its table uses")
+    assert lines[4].endswith(": rank 3 of 4")
     last = result.err.splitlines()[-2:]
     assert last[0] == (
         "dropped 4 of 6 points: 2 gave an artifact that another point gives, "

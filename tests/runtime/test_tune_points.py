@@ -19,7 +19,7 @@ from pallasc.runtime.timing import Conditions, ask_nvml, pci_address
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.tuning import measure
 from pallasc.tuning.contest import Rules
-from pallasc.tuning.measure import Run, Setup, read_job
+from pallasc.tuning.measure import Referee, Run, Setup, read_job
 from pallasc.tuning.point_process import PointError, PointProcess
 from pallasc.tuning.results import (
     Contest,
@@ -127,7 +127,7 @@ class FakeProcess:
             self.world.live.remove(self.name)
 
 
-class Whatever:
+class Whatever(Referee):
     """A referee for whom all is right."""
 
     def inputs(self, entry: Any, signature: Any) -> list[bytes]:
