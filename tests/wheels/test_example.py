@@ -28,10 +28,10 @@ def test_a_spec_that_imports_jax_says_what_to_install_where_there_is_no_jax(
 ) -> None:
     (tmp_path / "spec.py").write_text("import pallasc\nimport jax.numpy as jnp\n")
     built = user.run("-P", "-m", "pallasc", "build", "spec.py", cwd=tmp_path)
-    assert (built.returncode, built.stdout) == (
-        4,
+    assert built.returncode == 4
+    assert built.stdout.endswith(  # a slow machine says that it reads the spec
         "error: spec.py:2: No CUDA plugin for JAX is installed, so nothing can be compiled.\n"
-        '  Install it with: pip install "pallasc[cuda13]"\n',
+        '  Install it with: pip install "pallasc[cuda13]"\n'
     )
 
 
