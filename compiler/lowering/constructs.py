@@ -37,7 +37,7 @@ _NEEDS: tuple[tuple[str, str, Feature], ...] = (
     (r"griddepcontrol_(wait|launch_dependents)", "{}", "griddepcontrol"),
     (r"(try|query)_cluster_cancel", "{}", "cluster_cancel"),
 )
-"""Needs by primitive: a regular expression for its name, its name in messages, and the feature."""
+"""Features that primitives need: an expression for their names, their name in messages, feature."""
 
 
 @cache
@@ -130,8 +130,8 @@ class WrongConstruct(NamedTuple):
         does: the wrong behavior of the compiled kernel.
         instead: code to write instead.
         first: the first affected JAX version; all later ones that pallasc supports are affected.
-        is_in: returns True if an equation of a kernel has the construct; its flag is true for
-            `LoweringSemantics.Warpgroup`.
+        is_in: returns True if an equation of a kernel has the construct; the second argument is
+            True for `LoweringSemantics.Warpgroup`.
     """
 
     does: str
@@ -343,6 +343,6 @@ Unimplemented primitive in Pallas Mosaic GPU lowering: dot_general
   Multiply with plgpu.wgmma (Hopper) or plgpu.tcgen05_mma (Blackwell), from shared memory; or
   outside of the kernel.
 """
-"""Hints for errors: a line with a regular expression, and indented the hint. The expression matches
-the error's type and message, the failed line of an assertion, or the names of the functions in its
-traceback. `{name}` stands for a group. The first match is used."""
+"""Hints for errors: a line with a regular expression, followed by the indented hint. The expression
+matches the error's type and message, the failed line of an assertion, or the names of the functions
+in its traceback. `{name}` in a hint is a group of the expression. The first match is used."""
