@@ -26,7 +26,7 @@ DEFAULT_BYTES = 10 * 2**30
 SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
-"""Reasons to evict a record."""
+"""Reasons to evict a record or a pack."""
 
 _UNITS = {"b": 1} | {
     f"{prefix}{suffix}": base**power

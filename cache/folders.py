@@ -99,7 +99,7 @@ def make_folder(name: str, above: int) -> None:
     try:
         os.mkdir(name, FOLDER_MODE, dir_fd=above)
     except FileExistsError:
-        return  # anything else is refused when it is opened
+        return  # if it is not a folder, opening it is refused
     with contextlib.suppress(OSError):
         made = os.open(name, FOLDER, dir_fd=above)
         try:

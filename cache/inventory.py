@@ -246,7 +246,7 @@ class _Reader:
         try:
             packed = self._store.packed
             pack = None if packed is None else packed.packs.get(digest)
-            if packed is None or pack is None:  # it may hold anything
+            if packed is None or pack is None:  # the pack may contain any record
                 raise OSError("it is damaged")
             for area in (ARTIFACTS, MANIFESTS):
                 for name in pack.area_names(area):

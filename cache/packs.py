@@ -17,7 +17,8 @@ pack unchanged.
                                                         index; SHA-256 of the `size` bytes there
     names   = area:u8 name:32                           ascending, each once; "man" is 0, "ac" 1,
                                                         "cas" 2, as in `cache/format.py`
-    places  = frame:u32 offset:u32 bytes:u32            for each name: where in which content
+    places  = frame:u32 offset:u32 bytes:u32            for each name: number of its frame, and
+                                                        place in the frame's content
     footer  = offset:u64 size:u32 frames:u32 names:u32 digest:32 "pallasc-pack 2" LF
                                                         of the index: place, size, counts, SHA-256
 
@@ -469,7 +470,8 @@ class StorePacks:
             if pack.has(packed):
                 data = self.read_in(pack, area, name)
                 if data is not None:
-                    if next(iter(self._open)) != digest:  # files of one variant are in one pack
+                    # Files of one variant are in one pack, so search this pack first next time.
+                    if next(iter(self._open)) != digest:
                         self._open = {digest: pack, **self._open}
                     return files.Content(data, files.IN_PACK)
         return None

@@ -161,7 +161,7 @@ class FileDigests:
         return {} if self._folders is None else _load(self._folders, self._trust)
 
     def _hash(self, place: str) -> str:
-        """Hash a file that does not change meanwhile; cache the digest unless the file is new."""
+        """Hash a file, again if it changes meanwhile; cache the digest unless the file is new."""
         for _ in range(_ATTEMPTS):
             began_ns = self._now_ns()
             before, digest, after = _hash_file(place)

@@ -419,7 +419,7 @@ class Store:
             artifact: the record, JSON.
             blobs: blobs by name.
             replace: quarantine a different artifact under the same key instead of reporting a
-                conflict; for an artifact that no trusted key signed.
+                conflict, since no trusted key signed it.
 
         Raises:
             CorruptError: the key is not valid, or `artifact` is not JSON.
@@ -500,7 +500,7 @@ class Store:
 
         The caller must look the entry up again, and make it if it is still missing.
 
-        Yields True while the lock is held. False means continuing without it: locks do not work
+        Yields True if the lock is held. Yields False to continue without it: locks do not work
         here, or the holder took longer than `timeout_s`. A dead process does not hold a lock.
 
         Raises:
@@ -602,9 +602,9 @@ class Store:
     def put_away(self, area: str, name: str, reason: str, identity: files.Identity | None) -> None:
         """Move a corrupt file to `quarantine/` with the reason; disk errors are not raised.
 
-        A file whose identity has changed was repaired in the meantime and stays. If `identity` says
-        that the file is in a pack, the whole pack is moved instead. Without an identity, the file
-        and all packs that contain it are moved.
+        A file whose identity has changed was repaired in the meantime and stays. If `identity` is
+        `IN_PACK`, the packs that contain the file are moved instead. Without an identity, the file
+        and these packs are moved.
         """
         if identity in (None, files.IN_PACK) and (packed := self.packed) is not None:
             packed.drop_holders(area, name, reason)

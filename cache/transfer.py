@@ -2,7 +2,7 @@
 
 An imported file is untrusted. It is read frame by frame, so memory use stays within a few hundred
 megabytes, and nothing is stored unless every file in it is intact. Imported files are stored in one
-pack, published in one step. Nothing is signed: signatures are part of the manifests.
+pack, published in one step. Importing signs nothing: manifests keep the signatures that they have.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class _Verification:
         return digest in self._unreadable
 
     def _other_maker(self, body: Mapping[str, Any]) -> str:
-        """Return the cubin whose assembler is not the one in the record, "" if there is none."""
+        """Describe a cubin that another assembler made than the record names, "" without one."""
         with contextlib.suppress(KeyError, TypeError, AttributeError):  # a record of another form
             ptxas = body["artifact"]["toolchain"]["ptxas"]
             for kernel in body["artifact"]["kernels"]:

@@ -1,9 +1,9 @@
 """Requests to a remote store, the time a build waits for them, and credentials.
 
 Requests go through obstore, in an event loop in a background thread, so every request can be
-cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` of waiting, and
-each variant that is downloaded or sent restores up to `VARIANT_S` of the lost time, which is less
-than compiling the variant takes. No more requests are made when the budget is used up, after
+cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` seconds of
+waiting. Each variant that is downloaded or sent restores up to `VARIANT_S` seconds, less than it
+takes to compile the variant. No more requests are made when the budget is used up, after
 `MOST_FAILURES` bad objects, or when the whole remote fails.
 
 obstore reads the body of an error response without a limit. So the memory of this process is
@@ -118,7 +118,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time in the block as waiting; over budget, a build stops using the remote."""
+        """Count the time in the block as waiting; a build over its budget gives up the remote."""
         began_s = time.monotonic()
         try:
             yield
@@ -173,7 +173,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             raise self.failed
 
     def failed_with(self, error: PallascError) -> None:
-        """Record a failure: of one object, several of which a build tolerates, or of the remote.
+        """Record the failure of an object or of the remote; a build tolerates some bad objects.
 
         Raises:
             RemoteError: this is a command, and the remote failed or the answer broke off.
@@ -425,7 +425,7 @@ _CODE = re.compile(
     r"|QuotaExceeded|RequestTimeTooSkewed|ServerBusy|ServiceUnavailable|SignatureDoesNotMatch"
     r"|SlowDown)</Code>"
 )
-"""Known codes only: a server could repeat a credential in any other."""
+"""Only these codes are shown: in any other text, a server could repeat a credential."""
 _SYSTEM = re.compile(r"(?:\bos error |\bOs \{ code: |\[Errno )(\d+)\b", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CERTIFICATE = re.compile(

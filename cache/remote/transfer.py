@@ -140,7 +140,7 @@ class Catalog(NamedTuple):
             if seen:
                 names = b"".join(name for name in row.each() if name not in seen)
                 row = row._replace(names=names)
-            if row.pack in added:  # names in other packs differ already
+            if row.pack in added:  # the names of the other packs are distinct already
                 seen.update(row.each())
             size += _ROW.size + len(row.names)
             if row.names and size <= MAX_CATALOG_BYTES:
@@ -243,7 +243,7 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
     """
     name, address = catalog_name(namespace), session.objects.address
     lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if address.scheme == "file":  # servers have conditions instead, or nothing
+    if address.scheme == "file":  # some servers have conditional writes instead
         folders = Folders(Path(address.path, ROOT, namespace))
         lock = files.single_flight(folders, "lock", timeout_s=_LOCK_S, on_error=lambda error: None)
     with lock:
@@ -269,9 +269,9 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
 
 
 class PackedVariant(NamedTuple):
-    """A variant in a pack: its manifest, and the frames of its record and blobs.
+    """A variant in a pack: its manifest, and the frames of its record and blobs by packed name.
 
-    The blobs, by their packed names, are not verified.
+    The blobs are not verified.
     """
 
     manifest: Manifest

@@ -141,7 +141,7 @@ _PACKED_BITS = {21: 4, 22: 4, 26: 2, 27: 2, 30: 1, 31: 1, 32: 4}
 
 
 def literal_bytes(literal: Any) -> bytes:
-    """Return the bytes of a `LiteralProto`, whose elements are in the only field besides `shape`."""
+    """Return the bytes of a `LiteralProto`; they are in its only field other than `shape`."""
     for descriptor, value in literal.ListFields():
         if descriptor.type in _FORMATS:
             return struct.pack(f"<{len(value)}{_FORMATS[descriptor.type]}", *value)

@@ -62,7 +62,7 @@ def _here(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callab
 
 @contextlib.contextmanager
 def variable_of_cpp(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for C++ only; `os.environ`, which Python reads, stays as it is."""
+    """Set an environment variable for C++ only; Python's `os.environ` does not change."""
     os.putenv(name, value)
     try:
         yield

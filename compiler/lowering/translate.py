@@ -324,7 +324,7 @@ _UNSUPPORTED_THUNKS = {
 
 
 def describe_thunk(kind: str) -> str:
-    """Name the operation of a thunk that cannot be launched; `kind` is its field in `ThunkProto`."""
+    """Name the operation of a thunk that cannot be launched; `kind` is a field of `ThunkProto`."""
     kind = kind.removesuffix("_thunk")
     names = (words for words, kinds in _UNSUPPORTED_THUNKS.items() if kind in kinds.split())
     return next(names, f"XLA's operation {kind}")

@@ -40,7 +40,8 @@ from pallasc.specs.loading.lock import Component, differences
 from pallasc.specs.spec import Variant
 
 _IDLE_S = 60.0
-"""After this idle time, the plugin of a killed build ends its processes and removes its files."""
+"""Idle time after which the plugin ends its processes and removes its files; the build may be dead.
+"""
 _TICK_S = 0.25
 
 

@@ -1,11 +1,11 @@
 """The process between the build and a worker, which ensures that no descendant outlives it.
 
-Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS
-ANSWERS PARENT FOLDER DATA_BYTES`. It forks. The child becomes the worker, `MODULE.main(REQUESTS,
-ANSWERS)`, with FOLDER for its temporary files, and sends `{"pid": …}` first.
-The warden waits. It is a subreaper: descendants whose parent died become its children, in any
-session. When the worker ends, or the build sends SIGTERM, or the build itself dies, the warden
-kills all descendants, removes the folder, and exits with the worker's status.
+The build starts `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS
+ANSWERS PARENT FOLDER DATA_BYTES`. This process forks. The child becomes the worker: it sends
+`{"pid": …}`, then calls `MODULE.main(REQUESTS, ANSWERS)`, with FOLDER for its temporary files. The
+parent becomes the warden, and waits. It is a subreaper: descendants whose parent died become its
+children, in any session. When the worker ends, or the build sends SIGTERM, or the build itself
+dies, the warden kills all descendants, removes the folder, and exits with the worker's status.
 
 Process-pool libraries (loky, pebble) cannot do this: they watch workers only from the build, so
 processes that a worker starts in another session, or that remain when the build is killed, escape
@@ -92,7 +92,7 @@ _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 def main(arguments: list[str]) -> NoReturn:
     """Become warden and worker; does not return."""
     module, requests, answers, build, folder, data_bytes = arguments
-    # The caller may ignore the signal, which is inherited; `waitpid` would then report nothing.
+    # If the build ignored SIGCHLD, this process would inherit that, and `waitpid` report nothing.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     warden = int(build)
@@ -183,7 +183,7 @@ def _end_with(run: Callable[[], int]) -> NoReturn:
 
 
 def _detach(*descriptors: int) -> None:
-    """Keep a process that a kernel forked from replying in place of the worker."""
+    """Disconnect the pipes in a process that a kernel forked, so that it cannot send replies."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor, inheritable=False)

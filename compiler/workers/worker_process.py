@@ -105,7 +105,7 @@ _END_S = 15.0
 _START_S = 120.0
 """Time limit of starting a worker, in addition to the limit of its task."""
 _CLOSED_S = 30.0
-"""Time for a process to end after its pipe has closed: its exit code explains more."""
+"""Time to wait for a worker's end after its pipe has closed, since its exit code explains more."""
 
 
 class Worker:
@@ -128,7 +128,7 @@ class Worker:
         request: the last request that was sent to it, None before.
         served: number of tasks that it has answered.
         gone_s: time when its channel closed, None while it is open.
-        process: its process id, 0 until it has sent it.
+        process: its process id, 0 until the worker has sent this id.
         ready_s: time when it became ready for tasks, None before.
         began_s: time when it got its task.
     """
@@ -176,7 +176,7 @@ class Worker:
     # ---- messages
 
     def events(self) -> dict[int, int]:
-        """Return the events of `poll` to wait for: it sends data, or can accept more."""
+        """Return the events of `poll` to wait for: the worker sends data, or can accept more."""
         events = {} if self.gone_s is not None else {self.answers: POLLIN}
         if not self._flush():
             events[self.requests] = POLLOUT
@@ -250,7 +250,7 @@ class Worker:
         return True
 
     def _read(self) -> None:
-        gone = self.is_over()  # a process that it started may hold the pipe open after its end
+        gone = self.is_over()  # even then, a process that it started may hold the pipe open
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_READS):
                 data = os.read(self.answers, 1 << 20)
@@ -294,7 +294,7 @@ class Worker:
         self._errors.cut()
 
     def seconds(self) -> float:
-        """Return the time of its task so far; its start counts only beyond `_START_S`."""
+        """Return the time of its task so far; the worker's start counts only beyond `_START_S`."""
         seconds = time.monotonic() - max(self.began_s, self.ready_s or 0.0)
         is_starting = self.context is not None and self.ready_s is None
         return seconds - _START_S if is_starting else seconds
