@@ -318,7 +318,7 @@ class HostObject:
         return Pointer(array, offset)
 
     def _parameter(self, pointer: int, size: int) -> Parameter:
-        """Return the parameter of `size` bytes at `pointer`, an address or bytes with tensor maps."""
+        """Return the parameter at `pointer`: an address, or `size` bytes with tensor maps."""
         data = ctypes.string_at(pointer, size)
         by_value = self._version == 4 or size != 8
         if not by_value and int.from_bytes(data, "little") >= _SPACING:
