@@ -47,7 +47,7 @@ def compile(
         arrays: the positional arguments: text like `"bf16[1024, 4096]"`, arrays or array-like
             objects, None, or pytrees of these. A `pallasc.Call` is replaced by its result.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
-        mesh: axes and sizes of the device mesh, `{"x": 4}`; each device gets `arrays`.
+        mesh: axes and sizes of the device mesh, `{"x": 4}`; `arrays` are the arrays of one device.
         isolated: compile in a worker process; the function must be importable. Required if JAX has
             already initialized devices in this process, as any computation does. By default, this
             process compiles, and only for one architecture. If JAX has already compiled a Mosaic
@@ -170,7 +170,7 @@ _ARRAY_PROTOCOLS = (
 
 
 def argument(item: Any, what: str) -> Any:
-    """Return an argument with an `ArraySpec` for each array, and a `BuiltNode` for each call.
+    """Return an argument with an `ArraySpec` per array, and a `BuiltNode` per `pallasc.Call`.
 
     Args:
         item: a pytree.
@@ -218,10 +218,10 @@ def _is_array(value: Any) -> bool:
 
 
 def notation(item: Any, what: str) -> Any:
-    """Return an argument in the notation of specs, for another process.
+    """Return an argument in the notation of specs, from which another process can rebuild it.
 
     Raises:
-        SpecError: another process cannot rebuild it.
+        SpecError: the argument cannot be written in this notation.
     """
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         item = Call(type(item), **dict(zip(item._fields, item, strict=True)))
@@ -247,7 +247,7 @@ def _array(item: Any, what: str) -> ArraySpec:
     """Return dtype and shape of an array, or of an object such as `jax.ShapeDtypeStruct`.
 
     Raises:
-        SpecError: it is not an array.
+        SpecError: `item` is not an array.
     """
     if isinstance(item, ArraySpec):
         return item

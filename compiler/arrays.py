@@ -90,7 +90,7 @@ def names_in(path: Path) -> list[str]:
 
 def named_with_devices(name: str, count: int) -> str:
     """Return a kernel's name for messages about files, whose first dimension is the devices."""
-    return f"{name}, whose files have its {count} devices in front" if count > 1 else name
+    return f"{name} on {count} devices (the first dimension in files)" if count > 1 else name
 
 
 @contextmanager

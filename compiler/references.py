@@ -2,8 +2,8 @@
 
 A separate process (`main`) calls references with JAX on the CPU. It serves two requests: `Compare`
 compares the outputs of a launch with a reference; `Sample` returns some elements of a reference's
-results, to store them with a tuned point. Points that differ only in tuned parameters share a
-reference, which is called once.
+results, to store them with a tuned point (a combination of parameter values). Points that differ
+only in tuned parameters share a reference, which is called once.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def _expected(
     """Return the results of a reference.
 
     Raises:
-        SpecError: it cannot be run, or the shapes of its results differ from the kernel's.
+        SpecError: the reference fails, or the shapes of its results differ from the kernel's.
     """
     variant = request.variant
     expose_variables(request.env)

@@ -144,8 +144,8 @@ class Baseline(Struct, frozen=True):
             return []
         shown = ", ".join(listed(self.absent, 3))
         return [
-            f"{self.name} has no resources of variants whose budget is relative to it; nothing was "
-            f"compared: {shown}"
+            f"{self.name} has no resources of these variants, so their relative budgets were not "
+            f"checked: {shown}"
         ]
 
 

@@ -52,7 +52,7 @@ class VariantResult(Struct, frozen=True):
         manifest_key: key of the manifest that lists its inputs, "" if unknown.
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
         missed: variables and files that its code requested but could not see (`hidden_notes`).
-        request: its look-up keys, None if it has none.
+        request: its request, with its request key; None if that could not be computed.
         remote: whether a hit came from the remote store, in this build.
     """
 
@@ -162,7 +162,7 @@ _HOME = f"~{os.sep}"
 
 
 def hidden_notes(missed: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
-    """Return a note on each variable or file that kernels asked for, could not see, and is here.
+    """Return a note on each hidden variable or file that kernels asked for and that exists here.
 
     Args:
         missed: pairs of a kernel and the field `missed` of its manifest.
@@ -256,6 +256,6 @@ def stale_row_notes(results: Iterable[VariantResult]) -> list[str]:
             stale.setdefault(row.place.file, []).append(row.place.line)
     return [
         f"{file}:{min(lines)}: {'this row was' if len(lines) == 1 else f'{len(lines)} rows were'} "
-        "measured as another artifact than the variant compiles to now; the times may not hold."
+        "measured with an artifact that differs from the current one; the times may not hold."
         for file, lines in sorted(stale.items())
     ]

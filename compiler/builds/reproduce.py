@@ -1,8 +1,8 @@
 """Compile variants again, each alone in a process, and compare the bytes with a build's.
 
 The second build starts with an empty store. Each of its processes compiles one variant, so the
-comparison finds artifacts that earlier compilations in the same process have changed. The hash seed
-of Python is not varied: it is fixed for all workers.
+comparison finds artifacts that earlier compilations in the same process have changed. Python's hash
+seed is the same in both builds, since it is fixed for all workers.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def reproduce(
         on_event: as for `build`.
 
     Returns:
-        The report, in which variants that were not reproduced have failed, and `seconds` is the
-        time of both builds; and a result for each variant of the second build.
+        A copy of the report, in which variants that were not reproduced have failed, and `seconds`
+        includes the second build. Also, a result for each variant of the second build.
 
     Raises:
         ToolError: the toolchain is incomplete.

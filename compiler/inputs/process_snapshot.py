@@ -110,7 +110,7 @@ class ProcessSnapshot:
     def changed_settings(self) -> dict[str, str]:
         """Return the JAX settings that user code has changed.
 
-        Keys contain them, because some take effect only after lowering.
+        Action keys contain these settings, because some take effect only after lowering.
 
         New settings do not count: some of JAX's kernels import test utilities that define flags,
         and a variant's key must not depend on earlier imports.

@@ -1,9 +1,9 @@
 """Map the allocations of an XLA executable to the buffers of a plan and offsets in them.
 
-`BufferAllocationProto` (`xla/service/buffer_assignment.proto`): parameters, outputs, constants, and
-temporaries. Thread-local allocations (scalars inside reductions) are dropped, and so are
-allocations that no step uses, such as address tables of tuples and constants that were folded into
-kernels.
+The allocations (`BufferAllocationProto` in `xla/service/buffer_assignment.proto`) are parameters,
+outputs, constants, and temporaries. Thread-local allocations (scalars inside reductions) are
+dropped, and so are allocations that no step uses, such as address tables of tuples and constants
+that were folded into kernels.
 
 The bytes of a constant come from a `LiteralProto` (`xla/xla_data.proto`), which stores the elements
 in the order of the shape's layout. Each element type has a separate field: numbers for 32 and 64

@@ -188,8 +188,8 @@ def place_of(equation: Any) -> Location | None:
 def user_place(places: Sequence[Location]) -> Location | None:
     """Return the innermost of `places` that is not in JAX, pallasc, or Python.
 
-    `places` starts with the innermost. If all are, the result is the innermost line of a kernel
-    that ships with JAX or pallasc.
+    `places` starts with the innermost. Without such a place, the result is the innermost line of a
+    kernel that ships with JAX or pallasc.
     """
     stack = user_stack(places)
     users = (place for place in stack if _origin(place.file) == "user")

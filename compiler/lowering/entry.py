@@ -191,7 +191,7 @@ def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class BuiltNode:
-    """A pytree node that a call returns.
+    """A pytree node that a call (`$call` in a spec) returns.
 
     Attributes:
         called: the function's name in the spec.

@@ -159,9 +159,9 @@ def numbered_stacks(number: Callable[[list[Location], int], int]) -> Iterator[No
     since XLA does not compile a kernel again that equals an earlier one of this process.
 
     Args:
-        number: returns the number, 0 for none. Its arguments are the stack of an equation, starting
-            where the function around it was traced, and the number of the equation that calls this
-            function, 0 for none.
+        number: returns the number of a stack, 0 for none. The first argument is the stack of an
+            equation, starting where the surrounding function was traced. The second is the number
+            of the equation that calls this surrounding function, 0 for none.
     """
     from jax._src import config, source_info_util
     from jax._src.interpreters import mlir

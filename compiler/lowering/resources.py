@@ -95,7 +95,7 @@ def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -
     if kernel.stack_bytes:
         report = _assemble(ptx, ptxas, arch) if ptx else {}
         stack, stores, loads = report.get(step.kernel, (None, None, None))
-        if stack != kernel.stack_bytes:  # the code differs, so its spills are not this kernel's
+        if stack != kernel.stack_bytes:  # the new code differs, so these are not its spills
             stores = loads = None
     return KernelResources(
         name=step.kernel,

@@ -352,7 +352,7 @@ def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
 
 
 def _metadata(module: Any, instruction: Any) -> Any:
-    """Return an instruction's metadata; if it has no name, that of its first callee's root."""
+    """Return the metadata of an instruction; if it has no name, of its first callee's root."""
     called = instruction.called_computation_ids[:1]
     roots = (
         inner.metadata

@@ -247,8 +247,8 @@ def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]
     verdicts = []
     for entry, reason in sorted(missed.items(), key=lambda item: (item[0].program, item[0].key)):
         found = now.get(entry.program, "")
-        # If the current module of a program has an entry, the program may also have an older entry,
-        # from before its function was renamed.
+        # A program may also have an older entry, for example from before its function was renamed.
+        # If another entry has the current key, the older one does not count as changed.
         if not reason and found and reasons.get(found[0]) != "":
             reason = _why_changed(folder, entry, found)
         verdicts.append(Verdict(entry.program, entry.key, "miss" if reason else "hit", reason))

@@ -99,7 +99,7 @@ def lower_program(work: ProgramJob) -> LoweredProgram:
         if call.host_callbacks:
             raise _callback_error(definition(work.job.function))
         located = None
-        if work.program.only_lower:  # only comparisons show lines, always of the current program
+        if work.program.only_lower:  # a comparison shows lines of a program that is only lowered
             located = _lowered(work, devices, locations=True)
     except (Exception, SystemExit) as error:
         raise explain(error, work.job.function) from error
@@ -283,7 +283,7 @@ def compile_program(
 
 
 def _executable(call: Any, tools: Tools, tuned: bytes) -> bytes:
-    """Compile with the toolchain's assembler and recorded autotuning results, which no key has."""
+    """Compile with the toolchain's assembler and recorded autotuning; JAX's key has neither."""
     options = deepcopy(call.options)
     own = {
         "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",

@@ -53,8 +53,8 @@ COLLECTING = ("specs", "specs/loading")
 def own_digest(digest: Digest, folders: Sequence[str] = COMPILING, top: Path | None = None) -> str:
     """Return one digest of the names and contents of pallasc's own folders.
 
-    The variables that every worker gets count by their values, since a kernel may read them while
-    it is traced.
+    The fixed environment variables of workers count, too, since a kernel may read them while it is
+    traced.
 
     Args:
         digest: SHA-256 of a file.

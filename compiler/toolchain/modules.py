@@ -142,7 +142,7 @@ def is_standard(name: str) -> bool:
 
 @cache
 def site_folders() -> tuple[str, ...]:
-    """Return the folders of installed packages, as named and resolved, with a trailing slash."""
+    """Return the folders of installed packages, with and without links, with a trailing slash."""
     paths = sysconfig.get_paths()
     folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
     folders.append(site.getusersitepackages())

@@ -1,7 +1,7 @@
 """Prepare to compile: find the toolchain, make the environment of workers, and identify both.
 
 `JAX_PLATFORMS=cpu` keeps JAX from looking for a GPU. `JAX_SKIP_CUDA_CONSTRAINTS_CHECK` lets the
-CUDA plugin register without a driver. `PATH` determines which `ptxas` XLA runs: it searches `PATH`
+CUDA plugin register without a driver. `PATH` determines which `ptxas` XLA runs: XLA searches `PATH`
 first, then the usual folders, then the wheels.
 
 Workers have a separate environment, which is the same on every machine, except for variables that
@@ -97,7 +97,7 @@ _COUNTED = frozenset(
         "DISABLE_LLVM_OPT",  # Triton's code generator inside XLA
         "DISABLE_PTXAS_OPT",
         "ENABLE_MEM_REUSE",
-        "GLIBC_TUNABLES",  # chooses between versions of exp and the like
+        "GLIBC_TUNABLES",  # selects implementations of exp and similar functions
         "LD_AUDIT",
         "LD_PRELOAD",
     }

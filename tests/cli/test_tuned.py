@@ -78,8 +78,8 @@ def test_a_row_of_another_artifact_is_a_warning_and_a_bundle_has_it(
     lines = Path("kernels.tuned.yaml").read_text().splitlines()
     (line,) = (number for number, text in enumerate(lines, 1) if STALE in text)
     warning = (
-        f"kernels.tuned.yaml:{line}: this row was measured as another artifact than the variant "
-        "compiles to now; the times may not hold.\n"
+        f"kernels.tuned.yaml:{line}: this row was measured with an artifact that differs from the "
+        "current one; the times may not hold.\n"
     )
     place = (spec, "--store", built.store)
     for command in ("build", "bundle create -o k.pallasc", "lock --update"):
