@@ -31,7 +31,7 @@ _SHARDED = (format.BLOBS, format.ARTIFACTS, format.MANIFESTS)
 _MOST_NAMED = 5
 _MOST_KEPT = 128
 FOLDER_MODE = 0o777
-"""Before the umask is applied."""
+"""Mode of a new folder, before the umask is applied."""
 SHARED = stat.S_ISGID | stat.S_IWGRP
 """A folder with both bits is shared by its group, and so is everything created in it."""
 

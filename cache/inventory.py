@@ -45,7 +45,7 @@ class Facts(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class StoredFile(NamedTuple):
-    """A record or manifest and the facts about it; in a pack, `identity` is the pack's."""
+    """A record or manifest, and the facts about it; `identity` is its file's or its pack's."""
 
     name: str
     identity: Identity

@@ -358,7 +358,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
 
 
 def is_required(environ: Mapping[str, str]) -> bool:
-    """Return True if the environment requires signatures of entries of stores.
+    """Return True if the environment requires that entries of stores are signed.
 
     Raises:
         SpecError: the variable is invalid.

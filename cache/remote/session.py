@@ -130,7 +130,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 self.fail(RemoteError(text, Failure.SLOW))
 
     def earn(self, variants: int) -> None:
-        """Record that variants were downloaded or sent."""
+        """Record that variants were downloaded or sent, which restores lost time."""
         self.stats.lost_s = max(0.0, self.stats.lost_s - variants * VARIANT_S)
 
     def first(self, futures: Collection[Future[Any]]) -> Future[Any] | None:
@@ -160,7 +160,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Make no more requests, and cancel pending ones.
 
         Raises:
-            RemoteError: this is a command.
+            RemoteError: the session is not a build's.
         """
         if self.failed is None:
             self.failed = error
@@ -176,7 +176,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Record the failure of an object or of the remote; a build tolerates some bad objects.
 
         Raises:
-            RemoteError: this is a command, and the remote failed or the answer broke off.
+            RemoteError: the session is not a build's, and the remote failed or its answer broke
+                off.
         """
         tolerated = OF_ONE_OBJECT if self.is_build else FAULTS
         if isinstance(error, RemoteError) and error.failure not in tolerated:
@@ -269,11 +270,11 @@ class Objects:
         Args:
             name: its name.
             data: its bytes.
-            over: the version that it must still have, {} if it must not exist; None for any. Plain
-                web servers and folders do not support this condition.
+            over: the version that the object must still have, {} if it must not exist; None for
+                any. Plain web servers and folders do not support this condition.
 
         Returns:
-            False if it has a different version.
+            False if the object has a different version.
         """
         is_free = over is None or self.address.scheme not in CLOUDS
         mode = "overwrite" if is_free else over or "create"

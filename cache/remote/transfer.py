@@ -373,8 +373,8 @@ class Fetch:
             accept: called with the name of a manifest and the manifest; returns True to use it.
 
         Raises:
-            RemoteError: this is a command, and the remote fails.
-            ToolError: this is a command, and the store cannot be written.
+            RemoteError: the session is not a build's, and the remote fails.
+            ToolError: the session is not a build's, and the store cannot be written.
         """
         waiting = deque(wanted)
         reads: dict[Future[bytes], PackRow] = {}
@@ -552,9 +552,9 @@ class Writer:
             change: other changes of the catalog.
 
         Raises:
-            RemoteError: the remote fails, the budget is used up, or this is a command and a pack
-                could not be sent. The catalog has the packs that were sent, unless the remote
-                failed.
+            RemoteError: the remote fails, the budget is used up, or the session is not a build's
+                and a pack could not be sent. The catalog has the packs that were sent, unless the
+                remote failed.
         """
         self._flush()
         rows, unsent = [], None

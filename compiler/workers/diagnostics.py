@@ -121,7 +121,7 @@ class Listener:
     def __init__(self) -> None:
         self.stage: Stage = "lower"
         self.importing = ""
-        self._imported: dict[str, list[Diagnostic]] = {}  # while modules were imported, by name
+        self._imported: dict[str, list[Diagnostic]] = {}  # from the import of each module
         self._own: list[Diagnostic] = []
         self._folders: dict[str, str] = {}
         self._read_to: dict[int, int] = {}

@@ -149,7 +149,7 @@ class Failed(Reply, frozen=True, kw_only=True):
 
     @staticmethod
     def because_of(error: PallascError, **known: Any) -> Failed:
-        """Return the reply for an error; `known` are its other fields."""
+        """Return the reply for an error; `known` are the reply's other fields."""
         cause: BaseException | None = error
         # An error that is re-raised "from" itself is its own cause.
         while isinstance(cause, PallascError) and cause.__cause__ is not cause:

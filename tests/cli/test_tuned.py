@@ -92,7 +92,7 @@ def test_a_row_of_another_artifact_is_a_warning_and_a_bundle_has_it(
     assert warning not in run("inspect", *place).err
     assert warning not in run("build", *place, "-k", "dtype=bf16").err
     write_rows({"f32": STALE, "bf16": STALE})
-    assert "kernels.tuned.yaml:8: 2 rows were measured as another" in run("build", *place).err
+    assert "kernels.tuned.yaml:8: 2 rows were measured with an artifact" in run("build", *place).err
     write_rows(dict.fromkeys(digests))
     assert "measured as another" not in run("build", *place).err
 
