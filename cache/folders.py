@@ -142,7 +142,7 @@ def kind_of(name: str, above: int) -> str:
 
 
 def mount_of(descriptor: int) -> str:
-    """Return the mount that contains an open folder, "" if the kernel does not report it."""
+    """Return the mount that contains an open folder, "" if Linux does not report it."""
     with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
         return next((line.decode() for line in file if line.startswith(b"mnt_id:")), "")
     return ""

@@ -1,7 +1,7 @@
 """Cached SHA-256 digests of files, so that an unchanged file of 400 MB is read only once.
 
 A file counts as unchanged if its size, modification time, change time, and inode are the same.
-Times have the granularity of the kernel's clock, a few milliseconds, so a file that changed shortly
+Times have the granularity of the system's clock, a few milliseconds, so a file that changed shortly
 before it was hashed could change again unnoticed. The digest of such a file is used, but not
 stored.
 

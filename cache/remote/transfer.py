@@ -189,7 +189,7 @@ def decode_catalog(data: bytes) -> Catalog:
 
 
 def namespace_of(facts: Mapping[str, str]) -> str:
-    """Return the namespace for versions by the name of the part, and a salt."""
+    """Return the namespace for `facts`: the versions of the toolchain's parts, and the salt."""
     return labelled_key({"kind": "pallasc remote namespace", **facts})
 
 
@@ -283,7 +283,7 @@ class PackedVariant(NamedTuple):
         """Read the manifest and record of a variant, given the name of its manifest.
 
         Raises:
-            CorruptError: a part is missing in the pack, or is a different one.
+            CorruptError: a part is missing in the pack, or is not the one that the manifest names.
         """
         data = pack.read(format.MANIFESTS, name)
         if data is None:

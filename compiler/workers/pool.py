@@ -430,7 +430,7 @@ def _memory_left(group: Path) -> float:
     limits = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limit = min(_number(group / name) or math.inf for name in limits)
     used = _number(group / "memory.current") or _number(group / "memory.usage_in_bytes") or 0
-    # Cached file pages count as used, but the kernel drops them under pressure.
+    # Cached file pages count as used, but Linux drops them under pressure.
     stat = _text(group / "memory.stat")
     files = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
     return limit - max(0, used - sum(map(int, files)))

@@ -61,7 +61,7 @@ def descendants(process: int, parents: Mapping[int, int]) -> list[int]:
 def held_bytes(process: int) -> int:
     """Return the memory that a process does not share with others, 0 if it has ended.
 
-    File pages do not count: the kernel drops them under pressure, and processes share them.
+    File pages do not count: Linux drops them under pressure, and processes share them.
     """
     status = _proc_file(f"/proc/{process}/status")
     return 1024 * sum(map(int, _HELD.findall(status) or _RESIDENT.findall(status)))
@@ -84,7 +84,7 @@ SHOW_STACK = signal.SIGUSR2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 10.0
-"""Time in seconds after which a process that is not dead must be hanging in the kernel."""
+"""Time to wait for killed processes to end; only a process that hangs in Linux takes longer."""
 _OUT_OF_MEMORY_SCORE = "500"
 _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 
@@ -129,7 +129,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _call_at_death_of(parent: int, call: signal.Signals) -> None:
-    """Make the kernel send this process a signal when its parent dies."""
+    """Make Linux send this process a signal when its parent dies."""
     _prctl(_PR_SET_PDEATHSIG, call)
     if os.getppid() != parent:
         os._exit(1)
@@ -146,7 +146,7 @@ def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
     if data_bytes:
         _limit(resource.RLIMIT_DATA, data_bytes)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(_OUT_OF_MEMORY_SCORE)  # the kernel kills it before the build
+        file.write(_OUT_OF_MEMORY_SCORE)  # short of memory, Linux kills the worker, not the build
     faulthandler.enable()
     signal.signal(SHOW_STACK, signal.SIG_DFL)
     faulthandler.register(SHOW_STACK, all_threads=True, chain=True)

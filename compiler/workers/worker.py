@@ -98,7 +98,7 @@ _INSTALLED_WITH_JAX = ("jax", "jaxlib", "numpy", "ml_dtypes")
 
 
 def _lacking_jax(error: PallascError) -> ToolError | None:
-    """Return the error that says how to install JAX, if a spec imports it and it is missing."""
+    """Return the error that says how to install JAX, if a spec imports JAX and it is missing."""
     cause = error.__cause__
     if isinstance(cause, ModuleNotFoundError) and cause.name in _INSTALLED_WITH_JAX:
         try:

@@ -100,7 +100,7 @@ _MOST_READS = 64
 _LONGEST_LINE_BYTES = 256 << 20
 _STARTED = re.compile(rb'\{"pid":(\d+)\}')
 _STACK_S = 5.0
-"""Time limit of writing a stack; only a process that hangs in the kernel takes this long."""
+"""Time limit of writing a stack; only a process that hangs in Linux takes this long."""
 _END_S = 15.0
 _START_S = 120.0
 """Time limit of starting a worker, in addition to the limit of its task."""
@@ -114,8 +114,7 @@ class Worker:
     Args:
         environment: its environment variables.
         folder: folder for its temporary files; the warden removes it.
-        data_bytes: limit that the kernel enforces on allocations of each of its processes, 0 for
-            none.
+        data_bytes: limit that Linux enforces on allocations of each of its processes, 0 for none.
         program: the module that the worker runs.
 
     Attributes:
