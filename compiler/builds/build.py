@@ -605,9 +605,9 @@ class _Build(Struct, eq=False):
         """Sign and publish a worker's manifest; return its name, "" if there is none.
 
         The manifest must name the artifact that the worker reported. Unless signatures are
-        required, the worker may have found this artifact in the store without a signature. Then it
-        is signed only if this build compiled it or an earlier signed manifest of the request names
-        it.
+        required, the worker may have found this artifact in the store without a signature. Then the
+        manifest is signed only if this build compiled the artifact, or an earlier signed manifest
+        of the request names the artifact.
         """
         from pallasc.cache.manifests import manifest_from_json
 

@@ -1,8 +1,8 @@
 """Check a build against a lock file or the store: `--frozen` and `--locked`, as in cargo and uv.
 
-* `--locked`: misses are compiled, and all results must match the lock. Exit code 3 if a variant is
-  not in the lock, or has another action key or artifact. A rewritten spec with the same result
-  matches. Without a lock file the build fails.
+* `--locked`: misses are compiled, and all results must match the lock. A variant that is not in the
+  lock, or has another action key or artifact, fails with exit code 3. A rewritten spec with the
+  same result matches. Without a lock file the build fails.
 * `--frozen`: nothing is compiled. Every variant must be a hit by its manifest; otherwise it fails
   with exit code 3. With a lock file, it must also be in the lock, with the same action key and
   artifact.

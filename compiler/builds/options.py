@@ -1,9 +1,9 @@
 """The options of a build, its remote store, and the baseline of its budgets.
 
-A baseline is a lock file with earlier resources of variants, for budget rules such as "at most 5%
-more". Without `--baseline` it is `pallasc.lock` in the current folder, if a rule needs one. A
-variant that is not in the baseline is new: it is not compared, and a note reports it. Only `pallasc
-build` checks rules.
+A baseline is a lock file with earlier resources of variants, for budget rules such as `+10 %`.
+Without `--baseline` it is `pallasc.lock` in the current folder, if a rule needs one. A variant that
+is not in the baseline is new: it is not compared, and a note reports it. Only `pallasc build`
+checks rules.
 """
 
 from __future__ import annotations

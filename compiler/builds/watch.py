@@ -226,8 +226,8 @@ class Watch(ExitStack):
     def _find_compiler(self) -> tuple[Setup, Pool]:
         """Return the installed toolchain and its workers, replaced if the toolchain has changed.
 
-        The number of workers is computed before the first build. Later, these workers themselves
-        use some of the free memory.
+        The number and the memory limit of workers are computed before the first build. Later, these
+        workers themselves use some of the free memory.
 
         Raises:
             ToolError: the toolchain is incomplete.

@@ -22,7 +22,7 @@ and the host name. `pallasc build --reproduce` finds kernels that depend on thes
 A call is attributed to the innermost module on the stack that is neither Python's nor JAX's. Calls
 that JAX, pallasc, the import system, and a few Python modules make for themselves are not
 attributed. An installed package's reads of its own files are covered by the package's digest.
-Relative paths that it tests while it is imported are not recorded.
+Relative paths that a package tests during its import are not recorded.
 
 The user's modules are loaded again for each variant, and their records are discarded with them. A
 module that stays loaded, such as one of JAX's, may cache data that it read during its import, so

@@ -37,7 +37,7 @@ _NEEDS: tuple[tuple[str, str, Feature], ...] = (
     (r"griddepcontrol_(wait|launch_dependents)", "{}", "griddepcontrol"),
     (r"(try|query)_cluster_cancel", "{}", "cluster_cancel"),
 )
-"""Features that primitives need: an expression for their names, their name in messages, feature."""
+"""Rows: expression for names of primitives, their name in messages, the feature that they need."""
 
 
 @cache
