@@ -482,7 +482,7 @@ def is_free(folders: Folders, place: str, *, remove: bool = False) -> bool:
         remove: remove it if nobody holds it.
 
     Raises:
-        OSError: it cannot be opened, or locks do not work here.
+        OSError: the lock file cannot be opened, or locks do not work here.
     """
     try:
         descriptor = _open_existing(folders, place)

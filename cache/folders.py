@@ -152,7 +152,7 @@ def remove_tree(above: int, name: str) -> None:
     """Remove a folder with everything in it, each folder through its descriptor.
 
     Raises:
-        RefusedError: it contains a mount.
+        RefusedError: the folder contains a mount.
         OSError: the file system refuses; a part may be gone.
     """
     descriptor = os.open(name, FOLDER, dir_fd=above)
@@ -216,7 +216,7 @@ class Folders:
 
         Raises:
             RefusedError: something else is there.
-            OSError: it is missing, or the file system refuses.
+            OSError: the folder is missing, or the file system refuses.
         """
         descriptor = self._open(folder, make)
         try:
@@ -229,7 +229,7 @@ class Folders:
 
         Raises:
             RefusedError: a parent folder is something else.
-            OSError: it is missing, or the file system refuses.
+            OSError: the file is missing, or the file system refuses.
         """
         folder, _, name = place.rpartition("/")
         below = -1
@@ -251,7 +251,7 @@ class Folders:
 
         Raises:
             RefusedError: something else is there.
-            OSError: it cannot be listed.
+            OSError: the folder cannot be listed.
         """
         try:
             with self.opened(folder) as descriptor, naming(self.path(folder)):
@@ -264,7 +264,7 @@ class Folders:
 
         Raises:
             RefusedError: a parent folder is something else.
-            OSError: it is missing, or the file system refuses.
+            OSError: the file is missing, or the file system refuses.
         """
         with self._above(place) as (descriptor, name):
             return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
@@ -293,7 +293,7 @@ class Folders:
 
         Raises:
             RefusedError: a parent folder of one of the places is something else.
-            OSError: it is missing, or the file system refuses.
+            OSError: the file is missing, or the file system refuses.
         """
         with self._above(place) as (source, old), self._above(to, make=True) as (target, new):
             os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
@@ -343,7 +343,7 @@ class Folders:
 
         Raises:
             CorruptError: the version's folder itself is refused.
-            ToolError: it cannot be listed.
+            ToolError: the version's folder cannot be listed.
         """
         try:
             close(self._open("", False))

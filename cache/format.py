@@ -133,7 +133,7 @@ def check_name(name: str, *, what: str = "key") -> str:
     """Return `name` if it is a key or digest in the form of the store.
 
     Raises:
-        CorruptError: it is anything but 64 lower-case hexadecimal digits.
+        CorruptError: `name` is anything but 64 lower-case hexadecimal digits.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise CorruptError(

@@ -267,7 +267,7 @@ class _Reader:
         """Read the facts about a file.
 
         Raises:
-            CorruptError: it is corrupt.
+            CorruptError: the file is corrupt.
         """
         self._found.read += 1
         facts = facts_of(area, format.decode(KINDS[area], name, data)[0])

@@ -430,7 +430,7 @@ def _read_secret(path: Path) -> bytes:
 
     Raises:
         SpecError: others could have read it, or it is not a secret.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -458,7 +458,7 @@ def _make_secret(path: Path) -> None:
     """Write a new secret, unless another process was first.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}")

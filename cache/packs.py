@@ -156,7 +156,7 @@ def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], dict[bytes, Pl
     """Return frames, and places by packed name, sorted.
 
     Raises:
-        CorruptError: it is not the index that the footer describes, or contradicts itself.
+        CorruptError: the bytes are not the index that the footer describes, or contradict themselves.
     """
     if hashlib.sha256(data).digest() != footer.digest:
         raise CorruptError("its index is damaged: it has another SHA-256 than the footer says")
@@ -196,8 +196,8 @@ def open_pack(source: Path | bytes | int, *, digest: str = "") -> Pack:
         digest: its name, "" if unknown. Only `Pack.check` compares it.
 
     Raises:
-        CorruptError: it is not a pack, or is damaged.
-        OSError: it cannot be read.
+        CorruptError: the source is not a pack, or is damaged.
+        OSError: the source cannot be read.
     """
     if isinstance(source, Path):
         source = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
@@ -342,7 +342,7 @@ class Pack:
         """Read the whole pack and return its SHA-256, which should be its name.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the pack cannot be read.
         """
         digest = hashlib.sha256()
         for at in range(0, self.size, _READ_BYTES):
@@ -397,8 +397,8 @@ def open_stored(folders: Folders, digest: str) -> Pack:
     """Open a pack of a store.
 
     Raises:
-        CorruptError: it is not a pack, or its index is damaged.
-        OSError: it cannot be read.
+        CorruptError: the file is not a pack, or its index is damaged.
+        OSError: the file cannot be read.
     """
     descriptor = folders.open_file(f"{PACKS}/{digest}")
     try:

@@ -84,7 +84,7 @@ class FileDigests:
         """Return the SHA-256 of a file's bytes; symbolic links are followed.
 
         Raises:
-            ToolError: it cannot be read, or is not a regular file.
+            ToolError: the file cannot be read, or is not a regular file.
         """
         is_absolute = isinstance(path, str) and path.startswith(os.sep)
         place = str(path) if is_absolute else os.path.abspath(path)  # abspath is slow

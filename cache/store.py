@@ -45,7 +45,7 @@ def default_root() -> Path:
     A relative `$XDG_CACHE_HOME` is ignored, as the XDG base directory specification requires.
 
     Raises:
-        ToolError: none of them is set and this user has no home folder.
+        ToolError: no such variable is set and this user has no home folder.
     """
     try:
         if named := os.environ.get("PALLASC_CACHE_DIR"):
@@ -528,7 +528,7 @@ class Store:
         manifest in its area is newer than one in a pack, so the area is searched first.
 
         Raises:
-            OSError: it exists, or may exist, but cannot be read.
+            OSError: the file exists, or may exist, but cannot be read.
         """
         if self._packed is not None and area != MANIFESTS:
             found = self._packed.read(area, name, known=True)
@@ -545,7 +545,7 @@ class Store:
 
         Raises:
             CorruptError: the name is not valid.
-            OSError: it exists, or may exist, but cannot be read.
+            OSError: the file exists, or may exist, but cannot be read.
         """
         limit_bytes = None if area == BLOBS else format.MAX_RECORD_BYTES
         file = self._file(area, format.check_name(name), limit_bytes)

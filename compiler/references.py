@@ -321,7 +321,7 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> list[Any]:
         inputs: numpy arrays by path, in the order of the kernel's signature.
 
     Raises:
-        SpecError: it cannot be imported, or fails.
+        SpecError: the reference cannot be imported, or fails.
     """
     import jax
 

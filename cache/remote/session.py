@@ -146,7 +146,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Make a request and wait for its result.
 
         Raises:
-            RemoteError: it fails, or the budget is used up.
+            RemoteError: the request fails, or the budget is used up.
         """
         future = self.submit(request)
         if self.first([future]) is None and self.failed is not None:

@@ -177,7 +177,7 @@ def parse_address(url: str) -> Address:
     """Parse the URL of a remote store.
 
     Raises:
-        SpecError: it is invalid; the message shows no part that could be a password.
+        SpecError: the URL is invalid; the message shows no part that could be a password.
     """
     try:
         parts = urlsplit(url.strip())

@@ -167,7 +167,7 @@ def decode_catalog(data: bytes) -> Catalog:
     """Return a catalog from an object's bytes.
 
     Raises:
-        CorruptError: it is not a complete catalog of this version.
+        CorruptError: the bytes are not a complete catalog of this version.
     """
     if not data.startswith(_MAGIC):
         raise CorruptError("not a pallasc catalog (bad magic)")
@@ -207,8 +207,8 @@ def read_catalog(session: Session, namespace: str) -> tuple[Catalog, Version]:
     """Return a catalog and its version; an empty one without version if it does not exist.
 
     Raises:
-        CorruptError: it is damaged.
-        RemoteError: it cannot be read.
+        CorruptError: the catalog is damaged.
+        RemoteError: the catalog cannot be read.
     """
     try:
         get = session.objects.get(catalog_name(namespace), limit=MAX_CATALOG_BYTES)
@@ -225,7 +225,7 @@ def known_catalog(session: Session, namespace: str) -> Catalog:
     """Return a catalog; a damaged one counts as empty, and the next writer replaces it.
 
     Raises:
-        RemoteError: it cannot be read.
+        RemoteError: the catalog cannot be read.
     """
     try:
         return read_catalog(session, namespace)[0]
@@ -239,7 +239,7 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
     """Change a catalog that others may change at the same time; return the new one.
 
     Raises:
-        RemoteError: it cannot be written, or other writers keep changing it.
+        RemoteError: the catalog cannot be written, or other writers keep changing it.
     """
     name, address = catalog_name(namespace), session.objects.address
     lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
@@ -322,7 +322,7 @@ def open_remote_pack(row: PackRow, data: bytes) -> Pack:
     """Open a downloaded pack.
 
     Raises:
-        CorruptError: it is not the pack that the catalog names, or exceeds the limits.
+        CorruptError: the object is not the pack that the catalog names, or exceeds the limits.
     """
     digest = format.sha256(data)
     if digest != row.pack:
@@ -512,7 +512,7 @@ class Writer:
             again: send the variant even if the remote has it.
 
         Raises:
-            CorruptError: it is damaged or too large.
+            CorruptError: the variant is damaged or too large.
         """
         packed = bytes.fromhex(name)
         if packed in self._known and not again:

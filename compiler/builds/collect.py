@@ -363,7 +363,7 @@ def _parsed(specs: Iterable[Mapping[str, Any]]) -> list[Spec]:
     These come from the store or a process that ran the user's code, and may be malformed.
 
     Raises:
-        SpecError: they are malformed.
+        SpecError: the objects are malformed.
     """
     try:
         return [spec_from_json(dict(spec)) for spec in specs]

@@ -81,7 +81,7 @@ def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Call
     """Return the function that `entry` names.
 
     Raises:
-        SpecError: it cannot be imported, or is not callable.
+        SpecError: the function cannot be imported, or is not callable.
     """
     value = import_entry(entry, base_dir, called=called)
     if not callable(value):

@@ -180,7 +180,7 @@ def _matched_with(
     Only texts with the same kernels are compared.
 
     Raises:
-        CompileError: none is equal.
+        CompileError: no printed text equals the PTX that ships.
     """
     names = ENTRY.findall(shipped)
     *others, last = [text for name in names for text in printed.get(name, ())] or [""]

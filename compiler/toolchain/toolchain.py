@@ -219,7 +219,7 @@ def tool_version(tool: Path) -> str:
     """Return the version that an NVIDIA tool prints, such as "13.5.37".
 
     Raises:
-        ToolError: it cannot be run, or prints no version.
+        ToolError: the tool cannot be run, or prints no version.
     """
     import subprocess
 

@@ -251,7 +251,7 @@ class ClusterPool(ExitStack):
         """Fetch a reply, limited in size, verify it, and publish it.
 
         Raises:
-            ValueError: it is rejected.
+            ValueError: the reply is rejected.
         """
         if future.status == "error":
             error = future.exception(timeout=_WAIT_S)
@@ -318,7 +318,7 @@ def read_reply(request: messages.Request, data: object) -> Reply:
     """Return the reply to a request from the bytes of `reply_bytes`.
 
     Raises:
-        ValueError: it is malformed.
+        ValueError: the reply is malformed.
     """
     if type(data) is not bytes or len(data) > LONGEST_BYTES:
         raise ValueError("not bytes, or too many")
@@ -336,7 +336,7 @@ def publish(lookup: Lookup, asked: Compile, reply: Compiled) -> Compiled:
         reply: the worker's reply.
 
     Raises:
-        ValueError: it is rejected.
+        ValueError: the reply is rejected.
     """
     try:
         _check_artifact(reply, asked)
@@ -395,7 +395,7 @@ def scheduler_url(address: str) -> str:
     It is "" for `dask:`, a cluster in the process of the build.
 
     Raises:
-        SpecError: it is not a scheduler; the message shows no password.
+        SpecError: the address is not a scheduler's; the message shows no password.
     """
     if address.strip() == "dask:":
         return ""

@@ -235,7 +235,7 @@ class Request(Struct, frozen=True, kw_only=True):
         """Return the reply to this request that a worker sent.
 
         Raises:
-            ValueError: it is malformed.
+            ValueError: the reply is malformed.
         """
         try:
             kinds: Any = self.reply | Failed
@@ -377,7 +377,7 @@ class Task(Struct, frozen=True):
         """Return the request for the worker.
 
         Raises:
-            PallascError: it cannot be made.
+            PallascError: the request cannot be made.
         """
         return self.request() if callable(self.request) else self.request
 

@@ -80,7 +80,7 @@ def make_folder() -> Path:
     """Make the folder for a worker's temporary files; its warden removes it.
 
     Raises:
-        ToolError: it cannot be created.
+        ToolError: the folder cannot be created.
     """
     try:
         return Path(tempfile.mkdtemp(prefix="pallasc-worker-"))
