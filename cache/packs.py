@@ -156,7 +156,7 @@ def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], dict[bytes, Pl
     """Return frames, and places by packed name, sorted.
 
     Raises:
-        CorruptError: the bytes are not the index that the footer describes, or contradict themselves.
+        CorruptError: the bytes are not the index in the footer, or contradict themselves.
     """
     if hashlib.sha256(data).digest() != footer.digest:
         raise CorruptError("its index is damaged: it has another SHA-256 than the footer says")
