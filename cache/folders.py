@@ -73,7 +73,7 @@ def share(made: int, folder: int, rights: int) -> None:
         folder: a descriptor of the folder that contains it.
         rights: the group's mode bits.
     """
-    # The umask also applies in a setgid folder, which only passes its group on.
+    # A setgid folder passes on its group, but not its permissions: the umask still applies.
     with contextlib.suppress(OSError):  # another user's file, which that user has shared
         if os.fstat(folder).st_mode & SHARED == SHARED:
             mode = stat.S_IMODE(os.fstat(made).st_mode)

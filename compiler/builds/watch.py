@@ -45,7 +45,7 @@ State = tuple[int, int, int, int] | tuple[str, ...] | None
 possible sources. None if the path does not exist."""
 
 _UNKNOWN: State = ("",)
-"""Never equal to a real state."""
+"""A state that no file or folder has."""
 
 
 class WatchedFiles:

@@ -575,7 +575,7 @@ def _user_module(
 
     Args:
         frame: the innermost frame.
-        transparent: packages whose calls count as their callers', like those of Python's library.
+        transparent: packages whose calls are attributed to their callers, as Python's own are.
         private: modules of Python's library whose calls are not attributed.
     """
     thread = threading.get_ident()

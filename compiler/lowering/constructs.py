@@ -99,7 +99,7 @@ def _has_cluster(equation: Any) -> bool:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr, including those of jaxprs in their parameters."""
+    """Yield the equations of a jaxpr, and of all jaxprs in the parameters of these equations."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in jaxprs_of(equation):

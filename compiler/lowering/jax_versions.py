@@ -152,7 +152,7 @@ def _calls_rule(frame: Any) -> bool:
 
 @contextlib.contextmanager
 def numbered_stacks(number: Callable[[list[Location], int], int]) -> Iterator[None]:
-    """Make the line of each source location the number of its Python stack.
+    """Write the number of a Python stack as the line of each source location, in this context.
 
     Mosaic passes a single frame to LLVM (`mosaic-gpu-resolve-trivial-locations`), and JAX leaves
     out the frames of kernels that ship with JAX. Each use of this context has a different column,

@@ -72,7 +72,7 @@ def parse_report(text: str) -> dict[str, tuple[int, ...]]:
 def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[KernelResources]:
     """Return the resources of every launched kernel, in the order of first launch.
 
-    PTX is added to the translation's blobs.
+    The kernels' PTX is added to the translation's blobs.
     """
     kernels: dict[tuple[str, str], KernelResources] = {}
     for step in translation.steps:

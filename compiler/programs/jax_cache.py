@@ -173,7 +173,11 @@ def fingerprint(devices: Sequence[Any]) -> str:
 
 @contextlib.contextmanager
 def on_machine(devices: Sequence[Any], *, tracing: bool) -> Iterator[None]:
-    """Make JAX report these devices; computations run on the CPU unless they are traced."""
+    """Make JAX report these devices in this context.
+
+    With `tracing`, the first of them is JAX's default device. Otherwise the CPU is, so that
+    computations can run.
+    """
     import jax
     from jax._src import xla_bridge
 

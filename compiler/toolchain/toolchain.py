@@ -42,7 +42,7 @@ def find_package(name: str) -> Package | None:
             version = names[0].removeprefix(prefix).removesuffix(_SUFFIX)
             return Package(name, version, Path(folder))
         if names:
-            break  # an interrupted update: only their contents show which is installed
+            break  # an update was interrupted: only their contents show which one is installed
     from importlib import metadata
 
     try:

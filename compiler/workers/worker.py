@@ -333,7 +333,7 @@ class Session:
     def _with_manifest(
         self, made: Compiled, request: Compile, fields: Mapping[str, str]
     ) -> Compiled:
-        """Add the manifest, or why there is none."""
+        """Add the manifest to a reply, or the reason why there is none."""
         variant = request.variant
         read = entry_sources(variant, named_entries(variant))
         made = replace(made, missed=read.missed)
