@@ -398,7 +398,7 @@ class SharedState:
         return ""
 
     def _is_cache(self, kind: str, place: str, name: object, old: Any, new: Any) -> bool:
-        """Return True if this change of an entry is one that JAX or Python makes while compiling."""
+        """Return True for a change of an entry that JAX or Python itself makes while compiling."""
         if kind == _CONTAINER and self._is_users(name):
             return True  # the key is from a module that is unloaded, so no later variant has it
         if self._is_users(new):
