@@ -45,9 +45,9 @@ _MOST_VALUES = 1_000_000
 """
 
 _HINT = (
-    "Start one with: dask scheduler; or compile here, without --executor. TLS: Give it and this "
-    "machine certificates of one authority: distributed.comm.tls.ca-file, .client.cert and "
-    ".client.key of dask's configuration."
+    "Start one with: dask scheduler; or compile here, without --executor. For TLS, the scheduler "
+    "and this machine need certificates of one authority: set distributed.comm.tls.ca-file, "
+    ".client.cert and .client.key in dask's configuration."
 )
 _CONNECT_S = 5.0
 _WAIT_S = 30.0
