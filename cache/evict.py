@@ -26,7 +26,7 @@ DEFAULT_BYTES = 10 * 2**30
 SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
-"""Reasons to evict a record."""
+"""Reasons to evict a record or a pack."""
 
 _UNITS = {"b": 1} | {
     f"{prefix}{suffix}": base**power
@@ -93,7 +93,7 @@ def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | 
         least_bytes: the smallest accepted size.
 
     Raises:
-        SpecError: it is not a size, or is too small.
+        SpecError: the text is not a size, or is too small.
     """
     if text.strip().lower() in _NONE:
         return None
@@ -114,7 +114,7 @@ def parse_age(text: str, *, what: str = "age") -> float | None:
     """Return the number of seconds in a text such as `90d`, `12h`, or `2w`; None for no limit.
 
     Raises:
-        SpecError: it is not an age.
+        SpecError: the text is not an age.
     """
     if text.strip().lower() in _NONE:
         return None

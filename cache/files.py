@@ -9,17 +9,17 @@ The name of a temporary file begins with a token for its process, so that it can
 that process has died:
 
     token = host "-" pid "-" start
-    host  = 12 hexadecimal digits: SHA-256 of the kernel's boot id and the PID namespace
+    host  = 12 hexadecimal digits: SHA-256 of Linux's boot id and the PID namespace
     start = the process's start time in clock ticks since boot (proc(5), field 22 of `stat`)
 
-A process id alone is not enough: it is reused, and another container or a later boot has another
-process with the same id. If the kernel does not report them, host is "unknown" or start is 0, and
-the process never counts as dead.
+A process id alone is not enough: it is reused, and another container or a later boot may have
+another process with the same id. If Linux does not report these values, host is "unknown" or start
+is 0, and the process never counts as dead.
 
 If several processes need the same thing, `single_flight` lets one make it while the others wait.
-This only saves work: the store is correct without it. The lock is a `flock`, which the kernel
-releases when its holder dies; a child made by `fork` shares it, a child of `spawn` or `subprocess`
-does not. After a locking error, as on some network file systems, a process continues without it.
+This only saves work: the store is correct without it. The lock is a `flock`, which Linux releases
+when its holder dies; a child made by `fork` shares it, a child of `spawn` or `subprocess` does not.
+After a locking error, as on some network file systems, a process continues without the lock.
 
 Places are as in `cache/folders.py`, which does not follow links.
 """
@@ -238,7 +238,7 @@ def publish_first(folders: Folders, place: str, to: str) -> bool:
         OSError: the file system refuses.
     """
     try:
-        folders.link(place, to)  # rename(2) would replace what has the name
+        folders.link(place, to)  # rename(2) would replace an existing file
     except FileExistsError:
         return False
     except OSError as error:
@@ -254,8 +254,8 @@ def publish_first(folders: Folders, place: str, to: str) -> bool:
 def remove_same(folders: Folders, place: str, seen: Identity) -> bool:
     """Remove a file if it is still the one that was seen; return False if it changed or is gone.
 
-    It is renamed before it is compared: a process that uses it at that time either gets it back, or
-    finds that it is gone.
+    The file is renamed, then compared. If it has changed, it gets its name back; in between, other
+    processes find that it is gone.
 
     Raises:
         OSError: the file system refuses.
@@ -482,7 +482,7 @@ def is_free(folders: Folders, place: str, *, remove: bool = False) -> bool:
         remove: remove it if nobody holds it.
 
     Raises:
-        OSError: it cannot be opened, or locks do not work here.
+        OSError: the lock file cannot be opened, or locks do not work here.
     """
     try:
         descriptor = _open_existing(folders, place)

@@ -31,7 +31,7 @@ _SHARDED = (format.BLOBS, format.ARTIFACTS, format.MANIFESTS)
 _MOST_NAMED = 5
 _MOST_KEPT = 128
 FOLDER_MODE = 0o777
-"""Before the umask is applied."""
+"""Mode of a new folder, before the umask is applied."""
 SHARED = stat.S_ISGID | stat.S_IWGRP
 """A folder with both bits is shared by its group, and so is everything created in it."""
 
@@ -73,7 +73,7 @@ def share(made: int, folder: int, rights: int) -> None:
         folder: a descriptor of the folder that contains it.
         rights: the group's mode bits.
     """
-    # The umask also applies in a setgid folder, which only passes its group on.
+    # A setgid folder passes on its group, but not its permissions: the umask still applies.
     with contextlib.suppress(OSError):  # another user's file, which that user has shared
         if os.fstat(folder).st_mode & SHARED == SHARED:
             mode = stat.S_IMODE(os.fstat(made).st_mode)
@@ -99,7 +99,7 @@ def make_folder(name: str, above: int) -> None:
     try:
         os.mkdir(name, FOLDER_MODE, dir_fd=above)
     except FileExistsError:
-        return  # anything else is refused when it is opened
+        return  # if it is not a folder, opening it is refused
     with contextlib.suppress(OSError):
         made = os.open(name, FOLDER, dir_fd=above)
         try:
@@ -142,7 +142,7 @@ def kind_of(name: str, above: int) -> str:
 
 
 def mount_of(descriptor: int) -> str:
-    """Return the mount that contains an open folder, "" if the kernel does not report it."""
+    """Return the mount that contains an open folder, "" if Linux does not report it."""
     with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
         return next((line.decode() for line in file if line.startswith(b"mnt_id:")), "")
     return ""
@@ -152,7 +152,7 @@ def remove_tree(above: int, name: str) -> None:
     """Remove a folder with everything in it, each folder through its descriptor.
 
     Raises:
-        RefusedError: it contains a mount.
+        RefusedError: the folder contains a mount.
         OSError: the file system refuses; a part may be gone.
     """
     descriptor = os.open(name, FOLDER, dir_fd=above)
@@ -216,7 +216,7 @@ class Folders:
 
         Raises:
             RefusedError: something else is there.
-            OSError: it is missing, or the file system refuses.
+            OSError: the folder is missing, or the file system refuses.
         """
         descriptor = self._open(folder, make)
         try:
@@ -229,7 +229,7 @@ class Folders:
 
         Raises:
             RefusedError: a parent folder is something else.
-            OSError: it is missing, or the file system refuses.
+            OSError: the file is missing, or the file system refuses.
         """
         folder, _, name = place.rpartition("/")
         below = -1
@@ -251,7 +251,7 @@ class Folders:
 
         Raises:
             RefusedError: something else is there.
-            OSError: it cannot be listed.
+            OSError: the folder cannot be listed.
         """
         try:
             with self.opened(folder) as descriptor, naming(self.path(folder)):
@@ -264,7 +264,7 @@ class Folders:
 
         Raises:
             RefusedError: a parent folder is something else.
-            OSError: it is missing, or the file system refuses.
+            OSError: the file is missing, or the file system refuses.
         """
         with self._above(place) as (descriptor, name):
             return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
@@ -293,7 +293,7 @@ class Folders:
 
         Raises:
             RefusedError: a parent folder of one of the places is something else.
-            OSError: it is missing, or the file system refuses.
+            OSError: the file is missing, or the file system refuses.
         """
         with self._above(place) as (source, old), self._above(to, make=True) as (target, new):
             os.rename(old, new, src_dir_fd=source, dst_dir_fd=target)
@@ -343,7 +343,7 @@ class Folders:
 
         Raises:
             CorruptError: the version's folder itself is refused.
-            ToolError: it cannot be listed.
+            ToolError: the version's folder cannot be listed.
         """
         try:
             close(self._open("", False))

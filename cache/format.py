@@ -52,10 +52,10 @@ exchanged is valid. A file that is not a record of this grammar is corrupt, neve
 older version.
 
 History:
-    1  the first version. Manifests have had "record" and "signed" since 0.2; one with neither
-       is read as before, and counts as missing where signatures are required. An older pallasc
-       treats a manifest with "check" or "lines" as damaged and quarantines it. One that does
-       not know packs does not read them, and compiles again.
+    1  the first version. Manifests have had "record" and "signed" since 0.2; a manifest with
+       neither is read as before, and counts as missing where signatures are required. An older
+       pallasc treats a manifest with "check" or "lines" as damaged and quarantines it. A pallasc
+       that does not know packs does not read them, and compiles again.
        A request key has one manifest per set of sources, each under its set-name; earlier versions
        had one under the key and one per folder, which are no longer found. `pins`, `uses`,
        `index.sqlite`, `index.seal`, and `stat/totals` of an earlier pallasc are ignored, and its
@@ -133,7 +133,7 @@ def check_name(name: str, *, what: str = "key") -> str:
     """Return `name` if it is a key or digest in the form of the store.
 
     Raises:
-        CorruptError: it is anything but 64 lower-case hexadecimal digits.
+        CorruptError: `name` is anything but 64 lower-case hexadecimal digits.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise CorruptError(

@@ -45,7 +45,7 @@ class Facts(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class StoredFile(NamedTuple):
-    """A record or manifest and the facts about it; in a pack, `identity` is the pack's."""
+    """A record or manifest, and the facts about it; `identity` is its file's or its pack's."""
 
     name: str
     identity: Identity
@@ -246,7 +246,7 @@ class _Reader:
         try:
             packed = self._store.packed
             pack = None if packed is None else packed.packs.get(digest)
-            if packed is None or pack is None:  # it may hold anything
+            if packed is None or pack is None:  # the pack may contain any record
                 raise OSError("it is damaged")
             for area in (ARTIFACTS, MANIFESTS):
                 for name in pack.area_names(area):
@@ -267,7 +267,7 @@ class _Reader:
         """Read the facts about a file.
 
         Raises:
-            CorruptError: it is corrupt.
+            CorruptError: the file is corrupt.
         """
         self._found.read += 1
         facts = facts_of(area, format.decode(KINDS[area], name, data)[0])

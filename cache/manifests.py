@@ -1,10 +1,10 @@
 """Manifests: their fields and signatures.
 
 A store may come from an untrusted source, so fields are checked when a manifest is read or written.
-All fields are optional, and unknown fields are rejected. Readers of a checked manifest have to
-handle only missing fields. The meaning of the fields is documented in `compiler/inputs/manifest.py`
-and `compiler/builds/collect.py`; `check` in `checks/stored_results.py`, `lines` in
-`analysis/lines.py`.
+All fields are optional, and unknown fields are rejected, so readers of a checked manifest have to
+handle only missing fields. The fields are documented in `compiler/inputs/manifest.py` and
+`compiler/builds/collect.py`, except `check` (`checks/stored_results.py`) and `lines`
+(`analysis/lines.py`).
 
 The checksums of a store detect damage but not forgery, since anyone with write access can recompute
 them. A hit begins with a manifest, so manifests are signed. A signature covers the request,
@@ -27,11 +27,12 @@ the secret is created.
 
 Trusted keys are the keys that the machine trusts (`specs/bundle/signature.py`), the key in
 `$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is restored is still valid: it
-states the result of these sources with this toolchain. A key counts until it is no longer trusted.
+states the result of these sources with this toolchain. A signature counts while its key is trusted.
 
 Signing vouches for the content. If signatures are required, an unsigned record that is found under
-an action key is compiled again, and then signed. If they are not, it is used, and the manifest that
-leads to it stays unsigned, even if there is a key.
+an action key is not used: the variant is compiled again, and the new manifest signed. If signatures
+are not required, the record is used, and the manifest that leads to it stays unsigned, even if
+there is a key.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class About(NamedTuple):
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The entry of a request in a store; missing fields have their defaults.
 
-    An earlier pallasc wrote `package_versions`.
+    `package_versions` is accepted because an earlier pallasc wrote it.
     """
 
     about: AboutJson = field(default_factory=dict)  # type: ignore[assignment]
@@ -293,7 +294,7 @@ class Trust(Struct, frozen=True):
 
     @property
     def strict(self) -> bool:
-        """True if only signed digests of files may be used: signed manifests contain them."""
+        """True if cached digests of files must be signed, since signed manifests contain them."""
         return self.required or bool(self.signers)
 
     def vouches(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
@@ -357,7 +358,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
 
 
 def is_required(environ: Mapping[str, str]) -> bool:
-    """Return True if the environment requires signatures of entries of stores.
+    """Return True if the environment requires that entries of stores are signed.
 
     Raises:
         SpecError: the variable is invalid.
@@ -429,7 +430,7 @@ def _read_secret(path: Path) -> bytes:
 
     Raises:
         SpecError: others could have read it, or it is not a secret.
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -457,7 +458,7 @@ def _make_secret(path: Path) -> None:
     """Write a new secret, unless another process was first.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}")

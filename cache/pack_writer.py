@@ -68,7 +68,7 @@ class PackWriter:
         self._places: dict[bytes, Place] = {}
         self._seen: set[bytes] = set()
         self._filling: dict[bool, list[Entry]] = {False: [], True: []}
-        """The next frame, and the next one of manifests."""
+        """Files of the next frame (False), and of the next frame with manifests (True)."""
         self._filling_bytes = {False: 0, True: 0}
         self._write(packs.MAGIC)
 

@@ -17,7 +17,8 @@ pack unchanged.
                                                         index; SHA-256 of the `size` bytes there
     names   = area:u8 name:32                           ascending, each once; "man" is 0, "ac" 1,
                                                         "cas" 2, as in `cache/format.py`
-    places  = frame:u32 offset:u32 bytes:u32            for each name: where in which content
+    places  = frame:u32 offset:u32 bytes:u32            for each name: number of its frame, and
+                                                        place in the frame's content
     footer  = offset:u64 size:u32 frames:u32 names:u32 digest:32 "pallasc-pack 2" LF
                                                         of the index: place, size, counts, SHA-256
 
@@ -155,7 +156,7 @@ def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], dict[bytes, Pl
     """Return frames, and places by packed name, sorted.
 
     Raises:
-        CorruptError: it is not the index that the footer describes, or contradicts itself.
+        CorruptError: the bytes are not the index in the footer, or contradict themselves.
     """
     if hashlib.sha256(data).digest() != footer.digest:
         raise CorruptError("its index is damaged: it has another SHA-256 than the footer says")
@@ -195,8 +196,8 @@ def open_pack(source: Path | bytes | int, *, digest: str = "") -> Pack:
         digest: its name, "" if unknown. Only `Pack.check` compares it.
 
     Raises:
-        CorruptError: it is not a pack, or is damaged.
-        OSError: it cannot be read.
+        CorruptError: the source is not a pack, or is damaged.
+        OSError: the source cannot be read.
     """
     if isinstance(source, Path):
         source = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
@@ -341,7 +342,7 @@ class Pack:
         """Read the whole pack and return its SHA-256, which should be its name.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the pack cannot be read.
         """
         digest = hashlib.sha256()
         for at in range(0, self.size, _READ_BYTES):
@@ -396,8 +397,8 @@ def open_stored(folders: Folders, digest: str) -> Pack:
     """Open a pack of a store.
 
     Raises:
-        CorruptError: it is not a pack, or its index is damaged.
-        OSError: it cannot be read.
+        CorruptError: the file is not a pack, or its index is damaged.
+        OSError: the file cannot be read.
     """
     descriptor = folders.open_file(f"{PACKS}/{digest}")
     try:
@@ -469,7 +470,8 @@ class StorePacks:
             if pack.has(packed):
                 data = self.read_in(pack, area, name)
                 if data is not None:
-                    if next(iter(self._open)) != digest:  # files of one variant are in one pack
+                    # Files of one variant are in one pack, so search this pack first next time.
+                    if next(iter(self._open)) != digest:
                         self._open = {digest: pack, **self._open}
                     return files.Content(data, files.IN_PACK)
         return None

@@ -50,7 +50,7 @@ class Pruned:
         records, blobs, manifests: number of removed files of each, not counting files in packs.
         freed_bytes: size of these files and packs.
         leftovers: other files that were removed.
-        names: names of kernels by action key, for those in the plan.
+        names: names of kernels by action key, for the records in the plan.
         warnings: files that could not be inspected or removed.
     """
 
@@ -341,7 +341,7 @@ def _merge(store: Store, group: Sequence[Listed]) -> int:
     removed = 0
     for name, identity in copied:
         place = f"{PACKS}/{name}"
-        # A build that has started to use it has changed its time.
+        # If a build has started to use the pack, the pack's time has changed, and the pack stays.
         removed += name != digest and files.remove_same(store.folders, place, identity)
     return removed
 

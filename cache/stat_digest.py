@@ -1,7 +1,7 @@
 """Cached SHA-256 digests of files, so that an unchanged file of 400 MB is read only once.
 
 A file counts as unchanged if its size, modification time, change time, and inode are the same.
-Times have the granularity of the kernel's clock, a few milliseconds, so a file that changed shortly
+Times have the granularity of the system's clock, a few milliseconds, so a file that changed shortly
 before it was hashed could change again unnoticed. The digest of such a file is used, but not
 stored.
 
@@ -84,7 +84,7 @@ class FileDigests:
         """Return the SHA-256 of a file's bytes; symbolic links are followed.
 
         Raises:
-            ToolError: it cannot be read, or is not a regular file.
+            ToolError: the file cannot be read, or is not a regular file.
         """
         is_absolute = isinstance(path, str) and path.startswith(os.sep)
         place = str(path) if is_absolute else os.path.abspath(path)  # abspath is slow
@@ -161,7 +161,7 @@ class FileDigests:
         return {} if self._folders is None else _load(self._folders, self._trust)
 
     def _hash(self, place: str) -> str:
-        """Hash a file that does not change meanwhile; cache the digest unless the file is new."""
+        """Hash a file, again if it changes meanwhile; cache the digest unless the file is new."""
         for _ in range(_ATTEMPTS):
             began_ns = self._now_ns()
             before, digest, after = _hash_file(place)

@@ -45,7 +45,7 @@ def default_root() -> Path:
     A relative `$XDG_CACHE_HOME` is ignored, as the XDG base directory specification requires.
 
     Raises:
-        ToolError: none of them is set and this user has no home folder.
+        ToolError: no such variable is set and this user has no home folder.
     """
     try:
         if named := os.environ.get("PALLASC_CACHE_DIR"):
@@ -419,7 +419,7 @@ class Store:
             artifact: the record, JSON.
             blobs: blobs by name.
             replace: quarantine a different artifact under the same key instead of reporting a
-                conflict; for an artifact that no trusted key signed.
+                conflict, since no trusted key signed it.
 
         Raises:
             CorruptError: the key is not valid, or `artifact` is not JSON.
@@ -500,7 +500,7 @@ class Store:
 
         The caller must look the entry up again, and make it if it is still missing.
 
-        Yields True while the lock is held. False means continuing without it: locks do not work
+        Yields True if the lock is held. Yields False to continue without it: locks do not work
         here, or the holder took longer than `timeout_s`. A dead process does not hold a lock.
 
         Raises:
@@ -528,7 +528,7 @@ class Store:
         manifest in its area is newer than one in a pack, so the area is searched first.
 
         Raises:
-            OSError: it exists, or may exist, but cannot be read.
+            OSError: the file exists, or may exist, but cannot be read.
         """
         if self._packed is not None and area != MANIFESTS:
             found = self._packed.read(area, name, known=True)
@@ -545,7 +545,7 @@ class Store:
 
         Raises:
             CorruptError: the name is not valid.
-            OSError: it exists, or may exist, but cannot be read.
+            OSError: the file exists, or may exist, but cannot be read.
         """
         limit_bytes = None if area == BLOBS else format.MAX_RECORD_BYTES
         file = self._file(area, format.check_name(name), limit_bytes)
@@ -602,9 +602,9 @@ class Store:
     def put_away(self, area: str, name: str, reason: str, identity: files.Identity | None) -> None:
         """Move a corrupt file to `quarantine/` with the reason; disk errors are not raised.
 
-        A file whose identity has changed was repaired in the meantime and stays. If `identity` says
-        that the file is in a pack, the whole pack is moved instead. Without an identity, the file
-        and all packs that contain it are moved.
+        A file whose identity has changed was repaired in the meantime and stays. If `identity` is
+        `IN_PACK`, the packs that contain the file are moved instead. Without an identity, the file
+        and these packs are moved.
         """
         if identity in (None, files.IN_PACK) and (packed := self.packed) is not None:
             packed.drop_holders(area, name, reason)

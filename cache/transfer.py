@@ -2,7 +2,7 @@
 
 An imported file is untrusted. It is read frame by frame, so memory use stays within a few hundred
 megabytes, and nothing is stored unless every file in it is intact. Imported files are stored in one
-pack, published in one step. Nothing is signed: signatures are part of the manifests.
+pack, published in one step. Importing signs nothing: manifests keep the signatures that they have.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def publish_pack(
         manifests: its manifests that may replace others in the store.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the store cannot be written.
     """
     digest = ""
     newer = [
@@ -200,7 +200,7 @@ def import_file(store: Store, file: Path) -> Imported:
 
     Raises:
         SpecError: the file does not exist, or cannot be read.
-        CorruptError: it is not an exported file, or is damaged; nothing was stored.
+        CorruptError: the file was not exported by pallasc, or is damaged; nothing was stored.
         ToolError: the store cannot be written.
     """
     try:

@@ -41,7 +41,7 @@ class Totals(Struct, array_like=True, forbid_unknown_fields=True):
 
     Attributes:
         since: time of the first use, in seconds since the epoch; 0 before any.
-        hits, misses, made: number of each.
+        hits, misses, made: number of hits, of misses, and of compiled artifacts.
         saved_s: compile time of the hits, as far as known.
         spent_s: time spent compiling.
     """

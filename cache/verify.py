@@ -129,7 +129,7 @@ class _Verification:
     def run(self) -> Verified:
         result, scan = self._result, Scan(self._folders)
         refused = self._check_folders()
-        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # blobs last: builds write them first
+        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # blobs last, since builds write them first
             for name, _ in scan.area(area):
                 self._check_file(area, name)
         packs = {digest for digest, _ in scan.packs() if self._check_pack(digest)}
@@ -234,7 +234,7 @@ class _Verification:
         return digest in self._unreadable
 
     def _other_maker(self, body: Mapping[str, Any]) -> str:
-        """Return the cubin whose assembler is not the one in the record, "" if there is none."""
+        """Describe a cubin that the record's assembler did not make, "" if there is none."""
         with contextlib.suppress(KeyError, TypeError, AttributeError):  # a record of another form
             ptxas = body["artifact"]["toolchain"]["ptxas"]
             for kernel in body["artifact"]["kernels"]:

@@ -44,25 +44,26 @@ def compile(
     """Compile `function` for a GPU, which need not be present.
 
     Args:
-        function: a function that JAX can trace; with `isolated`, not a closure.
-        arrays: the positional arrays: text like `"bf16[1024, 4096]"`, arrays or array-like objects,
-            None, or pytrees of these. A `pallasc.Call` is replaced by its result.
+        function: a function that JAX can trace; with `isolated`, it must not be a closure.
+        arrays: the positional arguments: text like `"bf16[1024, 4096]"`, arrays or array-like
+            objects, None, or pytrees of these. A `pallasc.Call` is replaced by its result.
         target: a model or an architecture: `"h100-sxm"`, `"sm_90a"`.
-        mesh: axes and sizes of the device mesh, `{"x": 4}`; `arrays` are one device's arrays.
+        mesh: axes and sizes of the device mesh, `{"x": 4}`; `arrays` are the arrays of one device.
         isolated: compile in a worker process; the function must be importable. Required if JAX has
             already initialized devices in this process, as any computation does. By default, this
-            process compiles, for one architecture only. If JAX itself has already compiled a Mosaic
-            kernel here, Mosaic keeps the device library that JAX found, for example in
-            `/usr/local/cuda`, and the artifact still names the wheel's.
+            process compiles, and only for one architecture. If JAX has already compiled a Mosaic
+            kernel in this process, Mosaic keeps the device library that JAX found, for example in
+            `/usr/local/cuda`, but the artifact names the installed wheel's.
         ptxas: an assembler to use instead of the installed wheel's.
-        store: with `isolated`, the store to read from and add to, by default the user's; a
-            function with unchanged sources is not traced. Without `isolated`, nothing is kept.
+        store: with `isolated`, the store to read from and add to, by default the user's. If the
+            store has the function with unchanged sources, the function is not traced. Without
+            `isolated`, nothing is stored.
         static: further keyword arguments, passed unchanged. With `isolated`, they must be plain
             data, `pallasc.Call`, or `pallasc.Ref`.
 
     Returns:
-        The artifact; `artifact.plan`, `artifact.cubin()`, `artifact.ptx()`, `artifact.kernels`.
-        `pallasc.emulate` can execute all of its kernels.
+        The artifact, with `artifact.plan`, `artifact.cubin()`, `artifact.ptx()`, and
+        `artifact.kernels`. `pallasc.emulate` can execute all of its kernels.
 
     Raises:
         SpecError: an array or the target is invalid, the arrays do not match the function, or the
@@ -93,7 +94,7 @@ def compile(
 
 @cache
 def _setup(ptxas: Path | None) -> Setup:
-    """Return the setup of this process; it is kept until the process ends."""
+    """Return the toolchain's setup, which is made once per process."""
     setup = prepare(ptxas)
     if setup.temporary is not None:
         atexit.register(setup.temporary.cleanup)
@@ -127,7 +128,7 @@ def _compile_here(job: Job, ptxas: Path | None) -> Artifact:
 
 @cache
 def _digests() -> FileDigests:
-    """Return this process's cache of file digests, revalidated by stat."""
+    """Return this process's file digests, which stay valid while a file's stat is unchanged."""
     try:
         return FileDigests(default_root())
     except ToolError:
@@ -170,11 +171,11 @@ _ARRAY_PROTOCOLS = (
 
 
 def argument(item: Any, what: str) -> Any:
-    """Return an argument with an `ArraySpec` for each array, and a `BuiltNode` for each call.
+    """Return an argument with an `ArraySpec` per array, and a `BuiltNode` per `pallasc.Call`.
 
     Args:
         item: a pytree.
-        what: its name in messages.
+        what: the argument's name in messages.
 
     Raises:
         SpecError: a leaf is not an array, or a called function cannot be imported.
@@ -223,17 +224,17 @@ def _found(target: Any, find: Callable[..., Any], called: str) -> Any:
 
 
 def _is_array(value: Any) -> bool:
-    """Return True if an argument of a call is an array, or the text of one."""
+    """Return True for an array, or text such as `f32[8]`, among the arguments of a call."""
     if isinstance(value, str):
         return looks_like_array(value)
     return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
 
 
 def notation(item: Any, what: str) -> Any:
-    """Return an argument in the notation of specs, for another process.
+    """Return an argument in the notation of specs, from which another process can rebuild it.
 
     Raises:
-        SpecError: another process cannot rebuild it.
+        SpecError: the argument cannot be written in this notation.
     """
     if isinstance(item, tuple) and hasattr(item, "_fields"):
         item = Call(type(item), **dict(zip(item._fields, item, strict=True)))
@@ -259,7 +260,7 @@ def _array(item: Any, what: str) -> ArraySpec:
     """Return dtype and shape of an array, or of an object such as `jax.ShapeDtypeStruct`.
 
     Raises:
-        SpecError: it is not an array.
+        SpecError: `item` is not an array.
     """
     if isinstance(item, ArraySpec):
         return item

@@ -5,10 +5,9 @@ numpy is imported only when it is needed.
 Random numbers are the same for the same seed on every machine. They are random bits, some of which
 are fixed, so that every pattern is a number that kernels can compute with:
 
-* floating point: either sign, magnitudes from 1/8 up to 2, neither infinity nor NaN; for types
-  whose exponent has fewer than four bits or a different bias, the values that the same bits have
-  there
-* integers of up to 8 bits: all values; wider ones, which are often counts or indices: 0 to 15
+* floating point: either sign, magnitudes from 1/8 up to 2, neither infinity nor NaN. The magnitudes
+  differ for types whose exponent has fewer than four bits or another bias
+* integers of up to 8 bits: all values; wider integers, which are often counts or indices: 0 to 15
 * `bool`: either
 
 In files, types that numpy lacks are stored as their bits: bf16 as `<u2`, fp8 as `|u1`. The forms
@@ -38,9 +37,9 @@ from pallasc.specs.spec import Tolerance
 _LONGEST_HEAD_BYTES = 1 << 14
 """Larger than any header that numpy accepts."""
 _OWN = re.compile(r"bool|[iu](8|16|32|64)|f(16|32|64)|c(64|128)")
-"""Types that numpy has."""
+"""Short names of the types that numpy has."""
 _EIGHT_BIT_FLOAT = re.compile(rb"'[<|]f1'")
-"""ml_dtypes saves 8-bit floats as this, which numpy does not read."""
+"""Type in the header of a .npy file for 8-bit floats of ml_dtypes; numpy cannot read it."""
 
 
 def read_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
@@ -90,8 +89,8 @@ def names_in(path: Path) -> list[str]:
 
 
 def named_with_devices(name: str, count: int) -> str:
-    """Return a kernel's name for messages about files that have the devices as first dimension."""
-    return f"{name}, whose files have its {count} devices in front" if count > 1 else name
+    """Return a kernel's name for messages about files, whose first dimension is the devices."""
+    return f"{name} on {count} devices (the first dimension in files)" if count > 1 else name
 
 
 @contextmanager
@@ -330,8 +329,8 @@ def _bit_patterns(dtype: str) -> tuple[int, int]:
     exponent, mantissa = (
         map(int, small.groups()) if small else _EXPONENT_AND_MANTISSA_BITS[_part(dtype)]
     )
-    # The exponent of 1 is 0111…1; the three exponents below it and this one differ only in the last
-    # two bits.
+    # The exponent bits of 1.0 are 0111…1. They and the three next smaller exponents differ only in
+    # the last two bits.
     first = ((1 << (exponent - 1)) - 1) >> _FREE_EXPONENT_BITS << _FREE_EXPONENT_BITS
     sign = (1 << (bits - 1)) if bits > exponent + mantissa else 0
     free = sign | (((1 << _FREE_EXPONENT_BITS) - 1) << mantissa) | ((1 << mantissa) - 1)
@@ -499,7 +498,7 @@ def compare_outputs(
         binding: the output.
         data: its bytes.
         wanted: the bytes of the other output.
-        tolerance: `rtol` and `atol`; None for kernels that may sum in a different order.
+        tolerance: `rtol` and `atol`; None if the kernels may add numbers in different orders.
 
     Raises:
         ToolError: numpy or ml_dtypes is not installed.
@@ -519,10 +518,10 @@ def bound_array(binding: Binding, data: bytes) -> Any:
 
 
 def _loose_tolerance(expected: Any, dtype: str) -> tuple[float, float]:
-    """Return `rtol` and `atol` for results that may be summed in another order: half the digits.
+    """Return `rtol` and `atol` that compare half of the digits, for sums in another order.
 
-    That is the square root of the distance from 1 to the next number, relative to an element or to
-    the root mean square of all elements; integers must be equal.
+    `rtol` is the square root of `epsilon`, and `atol` is `rtol` times the root mean square of the
+    elements. Integers must be equal.
     """
     import numpy as np
 

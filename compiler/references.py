@@ -1,8 +1,9 @@
-"""Run the references of specs, for comparisons and for the reference values of tuned points.
+"""Run the references of specs: functions of the user that compute a kernel's expected results.
 
-References are user code. A separate process (`main`) calls them with JAX on the CPU. Its requests
-are `Compare`, for a launch, and `Sample`, for some elements of the reference result of a tuned
-point. Points that differ only in tuned parameters share a reference, which is called once.
+A separate process (`main`) calls references with JAX on the CPU. It serves two requests: `Compare`
+compares the outputs of a launch with a reference; `Sample` returns some elements of a reference's
+results, to store them with a tuned point (a combination of parameter values). Points that differ
+only in tuned parameters share a reference, which is called once.
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ class Compared(Reply, frozen=True, kw_only=True):
 
 
 class Compare(Request, frozen=True, kw_only=True):
-    """Run the reference of a variant and compare; `env` has its declared variables."""
+    """Compare a launch's outputs with the variant's reference.
+
+    `env` has the environment variables that the variant declares.
+    """
 
     reply: ClassVar[type[Reply]] = Compared
     variant: Variant
@@ -64,7 +68,7 @@ class Compare(Request, frozen=True, kw_only=True):
 
 PROGRAM = "pallasc.compiler.references"
 Launch = Callable[[int], tuple[Arrays, Arrays]]
-"""Launches a variant, given its number; returns its inputs and outputs."""
+"""Launches the variant with this number, and returns its inputs and outputs."""
 
 
 def compare(
@@ -109,10 +113,10 @@ def _replies(tasks: Sequence[Task], **limits: Any) -> Iterator[tuple[int, Reply]
 SEED = 0
 """Seed of the inputs: the default of `pallasc run`."""
 LONGEST_S = 120
-"""Time limit of one reference in seconds; after it, a job continues without these values."""
+"""Time limit of one reference in seconds; a reference that exceeds it gives no values."""
 
 _MOST_BYTES = 4 << 30
-"""Maximum size of the inputs of a reference; JAX on the CPU needs a multiple of it."""
+"""Maximum size of a reference's inputs; JAX needs several times as much memory on the CPU."""
 
 
 class Sampled(Reply, frozen=True, kw_only=True):
@@ -122,7 +126,7 @@ class Sampled(Reply, frozen=True, kw_only=True):
 
 
 class Sample(Request, frozen=True, kw_only=True):
-    """Call the reference of a variant; `env` has its declared variables."""
+    """Return elements of the results of a variant's reference; `env` is as in `Compare`."""
 
     reply: ClassVar[type[Reply]] = Sampled
     variant: Variant
@@ -143,7 +147,7 @@ def positions_of(path: str, size: int) -> list[int]:
 
     Args:
         path: path of the output; outputs with different paths get different indices.
-        size: number of its elements.
+        size: number of elements of the output.
     """
     if size <= MOST_VALUES:
         return list(range(size))
@@ -183,7 +187,7 @@ def sample_references(
 def _same(variant: Variant) -> object:
     """Return a key that is equal for variants with the same reference.
 
-    It leaves out the target and tuned parameters.
+    The key leaves out the target and the tuned parameters.
     """
     over = variant.tuning.over if variant.tuning else ()
     params = tuple((name, value) for name, value in variant.params if name not in over)
@@ -267,7 +271,7 @@ def _expected(
     """Return the results of a reference.
 
     Raises:
-        SpecError: it cannot be run, or the shapes of its results differ from the kernel's.
+        SpecError: the reference fails, or the shapes of its results differ from the kernel's.
     """
     variant = request.variant
     expose_variables(request.env)
@@ -301,7 +305,7 @@ def kernel_call(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any
     import jax
 
     function, positional, named = _call_of(variant, variant.entry, inputs)
-    # Under `jit`, as in compilation: `core_map` and references in a memory space need a trace.
+    # `core_map` and JAX's refs in a memory space work only while a function is traced.
     compiled = jax.jit(lambda args, kwargs: function(*args, **kwargs))
     return lambda: compiled(positional, named)
 
@@ -317,7 +321,7 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> list[Any]:
         inputs: numpy arrays by path, in the order of the kernel's signature.
 
     Raises:
-        SpecError: it cannot be imported, or fails.
+        SpecError: the reference cannot be imported, or fails.
     """
     import jax
 
@@ -337,9 +341,9 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> list[Any]:
 def _call_of(
     variant: Variant, entry: str, inputs: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
-    """Return a function with its static arguments, and its arrays by position and by name.
+    """Return a function with its static arguments bound, and its arrays by position and by name.
 
-    References get only the static arguments that they have parameters for.
+    A reference gets only the static arguments that it has parameters for.
     """
     import jax
 

@@ -56,7 +56,7 @@ class Remote:
     """A remote store for one build; see the module.
 
     Args:
-        settings: its address, and if writing is on.
+        settings: the remote's address, and whether the build writes to it.
         store: the local store.
         namespace: namespace of the toolchain; see `transfer.namespace_of`.
         tell: called with a warning, at most once.

@@ -1,9 +1,9 @@
 """Requests to a remote store, the time a build waits for them, and credentials.
 
 Requests go through obstore, in an event loop in a background thread, so every request can be
-cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` of waiting, and
-each variant that is downloaded or sent restores up to `VARIANT_S` of the lost time, which is less
-than compiling the variant takes. No more requests are made when the budget is used up, after
+cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` seconds of
+waiting. Each variant that is downloaded or sent restores up to `VARIANT_S` seconds, less than it
+takes to compile the variant. No more requests are made when the budget is used up, after
 `MOST_FAILURES` bad objects, or when the whole remote fails.
 
 obstore reads the body of an error response without a limit. So the memory of this process is
@@ -118,7 +118,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time in the block as waiting; over budget, a build stops using the remote."""
+        """Count the time in the block as waiting; a build over its budget gives up the remote."""
         began_s = time.monotonic()
         try:
             yield
@@ -130,7 +130,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 self.fail(RemoteError(text, Failure.SLOW))
 
     def earn(self, variants: int) -> None:
-        """Record that variants were downloaded or sent."""
+        """Record that variants were downloaded or sent, which restores lost time."""
         self.stats.lost_s = max(0.0, self.stats.lost_s - variants * VARIANT_S)
 
     def first(self, futures: Collection[Future[Any]]) -> Future[Any] | None:
@@ -146,7 +146,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Make a request and wait for its result.
 
         Raises:
-            RemoteError: it fails, or the budget is used up.
+            RemoteError: the request fails, or the budget is used up.
         """
         future = self.submit(request)
         if self.first([future]) is None and self.failed is not None:
@@ -160,7 +160,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Make no more requests, and cancel pending ones.
 
         Raises:
-            RemoteError: this is a command.
+            RemoteError: the session is not a build's.
         """
         if self.failed is None:
             self.failed = error
@@ -173,10 +173,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
             raise self.failed
 
     def failed_with(self, error: PallascError) -> None:
-        """Record a failure: of one object, several of which a build tolerates, or of the remote.
+        """Record the failure of an object or of the remote; a build tolerates some bad objects.
 
         Raises:
-            RemoteError: this is a command, and the remote failed or the answer broke off.
+            RemoteError: the session is not a build's, and the remote failed or its answer broke
+                off.
         """
         tolerated = OF_ONE_OBJECT if self.is_build else FAULTS
         if isinstance(error, RemoteError) and error.failure not in tolerated:
@@ -269,11 +270,11 @@ class Objects:
         Args:
             name: its name.
             data: its bytes.
-            over: the version that it must still have, {} if it must not exist; None for any. Plain
-                web servers and folders do not support this condition.
+            over: the version that the object must still have, {} if it must not exist; None for
+                any. Plain web servers and folders do not support this condition.
 
         Returns:
-            False if it has a different version.
+            False if the object has a different version.
         """
         is_free = over is None or self.address.scheme not in CLOUDS
         mode = "overwrite" if is_free else over or "create"
@@ -425,7 +426,7 @@ _CODE = re.compile(
     r"|QuotaExceeded|RequestTimeTooSkewed|ServerBusy|ServiceUnavailable|SignatureDoesNotMatch"
     r"|SlowDown)</Code>"
 )
-"""Known codes only: a server could repeat a credential in any other."""
+"""Only these codes are shown: in any other text, a server could repeat a credential."""
 _SYSTEM = re.compile(r"(?:\bos error |\bOs \{ code: |\[Errno )(\d+)\b", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CERTIFICATE = re.compile(

@@ -65,7 +65,7 @@ class RemoteSettings:
         address: its address.
         write: whether new artifacts are written to it.
         signed: whether an entry from it needs a trusted signature.
-        timeout_s: time limit for one request of a command about the remote.
+        timeout_s: time limit for one request of a command; builds have their own limit.
     """
 
     address: Address
@@ -89,7 +89,7 @@ class RemoteStats:
         lost_s: part of that time that gave no result.
         saved_s: recorded compile time of the hits.
         refused: entries and objects that were rejected, with the reason; the first 20.
-        refusals: number of all rejected ones.
+        refusals: number of all rejected entries and objects.
         conflicts: action keys for which remote and local store have different artifacts.
         tripped: why the remote was disabled, "" if it was not.
     """
@@ -177,7 +177,7 @@ def parse_address(url: str) -> Address:
     """Parse the URL of a remote store.
 
     Raises:
-        SpecError: it is invalid; the message shows no part that could be a password.
+        SpecError: the URL is invalid; the message shows no part that could be a password.
     """
     try:
         parts = urlsplit(url.strip())

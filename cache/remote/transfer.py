@@ -140,7 +140,7 @@ class Catalog(NamedTuple):
             if seen:
                 names = b"".join(name for name in row.each() if name not in seen)
                 row = row._replace(names=names)
-            if row.pack in added:  # names in other packs differ already
+            if row.pack in added:  # the names of the other packs are distinct already
                 seen.update(row.each())
             size += _ROW.size + len(row.names)
             if row.names and size <= MAX_CATALOG_BYTES:
@@ -167,7 +167,7 @@ def decode_catalog(data: bytes) -> Catalog:
     """Return a catalog from an object's bytes.
 
     Raises:
-        CorruptError: it is not a complete catalog of this version.
+        CorruptError: the bytes are not a complete catalog of this version.
     """
     if not data.startswith(_MAGIC):
         raise CorruptError("not a pallasc catalog (bad magic)")
@@ -189,7 +189,7 @@ def decode_catalog(data: bytes) -> Catalog:
 
 
 def namespace_of(facts: Mapping[str, str]) -> str:
-    """Return the namespace for versions by the name of the part, and a salt."""
+    """Return the namespace for `facts`: the versions of the toolchain's parts, and the salt."""
     return labelled_key({"kind": "pallasc remote namespace", **facts})
 
 
@@ -207,8 +207,8 @@ def read_catalog(session: Session, namespace: str) -> tuple[Catalog, Version]:
     """Return a catalog and its version; an empty one without version if it does not exist.
 
     Raises:
-        CorruptError: it is damaged.
-        RemoteError: it cannot be read.
+        CorruptError: the catalog is damaged.
+        RemoteError: the catalog cannot be read.
     """
     try:
         get = session.objects.get(catalog_name(namespace), limit=MAX_CATALOG_BYTES)
@@ -225,7 +225,7 @@ def known_catalog(session: Session, namespace: str) -> Catalog:
     """Return a catalog; a damaged one counts as empty, and the next writer replaces it.
 
     Raises:
-        RemoteError: it cannot be read.
+        RemoteError: the catalog cannot be read.
     """
     try:
         return read_catalog(session, namespace)[0]
@@ -239,11 +239,11 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
     """Change a catalog that others may change at the same time; return the new one.
 
     Raises:
-        RemoteError: it cannot be written, or other writers keep changing it.
+        RemoteError: the catalog cannot be written, or other writers keep changing it.
     """
     name, address = catalog_name(namespace), session.objects.address
     lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
-    if address.scheme == "file":  # servers have conditions instead, or nothing
+    if address.scheme == "file":  # some servers have conditional writes instead
         folders = Folders(Path(address.path, ROOT, namespace))
         lock = files.single_flight(folders, "lock", timeout_s=_LOCK_S, on_error=lambda error: None)
     with lock:
@@ -269,9 +269,9 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
 
 
 class PackedVariant(NamedTuple):
-    """A variant in a pack: its manifest, and the frames of its record and blobs.
+    """A variant in a pack: its manifest, and the frames of its record and blobs by packed name.
 
-    The blobs, by their packed names, are not verified.
+    The blobs are not verified.
     """
 
     manifest: Manifest
@@ -283,7 +283,7 @@ class PackedVariant(NamedTuple):
         """Read the manifest and record of a variant, given the name of its manifest.
 
         Raises:
-            CorruptError: a part is missing in the pack, or is a different one.
+            CorruptError: a part is missing in the pack, or is not the one that the manifest names.
         """
         data = pack.read(format.MANIFESTS, name)
         if data is None:
@@ -322,7 +322,7 @@ def open_remote_pack(row: PackRow, data: bytes) -> Pack:
     """Open a downloaded pack.
 
     Raises:
-        CorruptError: it is not the pack that the catalog names, or exceeds the limits.
+        CorruptError: the object is not the pack that the catalog names, or exceeds the limits.
     """
     digest = format.sha256(data)
     if digest != row.pack:
@@ -373,8 +373,8 @@ class Fetch:
             accept: called with the name of a manifest and the manifest; returns True to use it.
 
         Raises:
-            RemoteError: this is a command, and the remote fails.
-            ToolError: this is a command, and the store cannot be written.
+            RemoteError: the session is not a build's, and the remote fails.
+            ToolError: the session is not a build's, and the store cannot be written.
         """
         waiting = deque(wanted)
         reads: dict[Future[bytes], PackRow] = {}
@@ -512,7 +512,7 @@ class Writer:
             again: send the variant even if the remote has it.
 
         Raises:
-            CorruptError: it is damaged or too large.
+            CorruptError: the variant is damaged or too large.
         """
         packed = bytes.fromhex(name)
         if packed in self._known and not again:
@@ -552,9 +552,9 @@ class Writer:
             change: other changes of the catalog.
 
         Raises:
-            RemoteError: the remote fails, the budget is used up, or this is a command and a pack
-                could not be sent. The catalog has the packs that were sent, unless the remote
-                failed.
+            RemoteError: the remote fails, the budget is used up, or the session is not a build's
+                and a pack could not be sent. The catalog has the packs that were sent, unless the
+                remote failed.
         """
         self._flush()
         rows, unsent = [], None

@@ -4,7 +4,7 @@ If all variants are hits, no worker is started, and JAX, SQLite, and modules tha
 needs are not imported.
 
 A variant that is not in the store becomes a `Miss`, then a `Compile` request to a worker, whose
-reply becomes the `VariantResult`.
+reply becomes the `VariantResult`. To settle a variant is to record its result.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def build(
     Raises:
         ToolError: the toolchain is incomplete; or, with `require_store`, a variant must be compiled
             but the store cannot be written.
-        NotCachedError: the lock is for another toolchain.
+        NotCachedError: the lock file was made with another toolchain.
         CorruptError: a folder of the store is a link or belongs to another user.
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is invalid.
     """
@@ -110,7 +110,7 @@ class Miss(Struct):
         request: the request that they share.
         found: the result of looking up the request.
         indices: positions of the variants.
-        explanation: what changed, in sentences, with `explain`.
+        explanation: sentences on what has changed, with the option `explain`.
     """
 
     variant: Variant
@@ -194,7 +194,7 @@ class _Build(Struct, eq=False):
         if came or "compiled" in statuses:
             from pallasc.cache.prune import tidy
 
-            # Not the artifacts of this build.
+            # The artifacts of this build stay.
             tidy(self.store, keep=frozenset(r.action_key or "" for r in self.results.values()))
 
     def report(self, started_s: float, *, interrupted: bool) -> Report:
@@ -225,12 +225,12 @@ class _Build(Struct, eq=False):
     # ---- the toolchain
 
     def _toolchain(self) -> Setup | RememberedToolchain:
-        """Return the installed toolchain, or one that compiled the variants of the store.
+        """Return the installed toolchain, or without one, a toolchain that filled the store.
 
         Raises:
             ToolError: the toolchain is incomplete, or none is installed or recorded in the store.
-            NotCachedError: none is installed, and the store was filled by another Python or
-                pallasc.
+            NotCachedError: no toolchain is installed, and another Python or pallasc filled the
+                store.
         """
         options = self.options
         if self.compiler is not None:
@@ -250,7 +250,7 @@ class _Build(Struct, eq=False):
         """Open the stores and the lock for look-ups with this toolchain.
 
         Raises:
-            NotCachedError: the build's lock is for another toolchain.
+            NotCachedError: the lock file was made with another toolchain.
         """
         if self.options.remote is not None:
             from pallasc.compiler.builds.remote_tier import RemoteTier
@@ -294,7 +294,7 @@ class _Build(Struct, eq=False):
     # ---- look-up
 
     def _look_up(self, lookup: Lookup) -> None:
-        """Settle the hits in both stores; group the misses by request and folder.
+        """Settle the hits in the local and the remote store; group the misses by request.
 
         Workers are started at the first miss.
         """
@@ -344,7 +344,7 @@ class _Build(Struct, eq=False):
         *,
         remote: bool = False,
     ) -> None:
-        """Settle a hit or an error; group a miss with others of its request."""
+        """Settle a hit or an error; add a miss to the `Miss` of its request."""
         variant = self.variants[index]
         if isinstance(found, PallascError):
             self._settle(index, VariantResult(variant, "failed", error=found))
@@ -410,7 +410,7 @@ class _Build(Struct, eq=False):
     # ---- results
 
     def _settle(self, index: int, result: VariantResult) -> None:
-        """Record a result; an artifact that exceeds its budget or differs from the lock fails."""
+        """Record a result; it fails if the artifact exceeds its budget or differs from the lock."""
         if result.artifact is not None:
             error = self._rejection(result, result.artifact)
             if error is not None:
@@ -604,9 +604,10 @@ class _Build(Struct, eq=False):
     def _publish(self, variant: Variant, key: str, reply: Compiled) -> str:
         """Sign and publish a worker's manifest; return its name, "" if there is none.
 
-        The manifest must name the artifact that the worker reported. It is not signed if the worker
-        found that artifact in the store, unless this build compiled it, or it was signed for this
-        request before.
+        The manifest must name the artifact that the worker reported. Unless signatures are
+        required, the worker may have found this artifact in the store without a signature. Then the
+        manifest is signed only if this build compiled the artifact, or an earlier signed manifest
+        of the request names the artifact.
         """
         from pallasc.cache.manifests import manifest_from_json
 

@@ -1,8 +1,7 @@
 """Make bundles from specs: build, add provenance, and write the files.
 
-The provenance has the digests of the spec files, their commits, and the toolchain. The name of a
-file is relative to its repository; outside a repository, it is the shortest path that distinguishes
-the files.
+The provenance has the digests of the spec files, their commits, and the toolchain. It names a spec
+file relative to its repository, or outside a repository, by the shortest unique end of its path.
 """
 
 from __future__ import annotations
@@ -221,11 +220,11 @@ _OWN = "module:pallasc."
 
 
 class FilesRead(NamedTuple):
-    """Files by the spec file whose variants read them.
+    """Files that compilations read.
 
     Attributes:
-        files: resolved paths by the path of the spec file.
-        unknown: spec files with a variant that has no manifest.
+        files: resolved paths of the files, by the path of the spec file whose variants read them.
+        unknown: spec files with a variant that has no manifest, so that its files are unknown.
     """
 
     files: Mapping[Path, set[Path]]
@@ -295,7 +294,7 @@ def origins(
     read: FilesRead = NOTHING_READ,
     ignore: Sequence[Path] = (),
 ) -> tuple[Provenance, ...]:
-    """Return the provenance of a bundle: one for each repository with specs.
+    """Return the provenance of a bundle: a record for each repository and toolchain.
 
     Args:
         specs: all declared specs.

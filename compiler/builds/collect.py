@@ -85,14 +85,14 @@ class SpecReader(Struct, frozen=True, kw_only=True):
         store: store that remembers the specs of Python files; its listener also receives notes on
             files in a folder that look like specs and are skipped.
         timeout_s: time limit for executing one file; None for no limit.
-        memory_bytes: memory limit of its process; None for the machine's memory, 0 for no limit.
+        memory_bytes: memory limit of the process; None for the machine's memory, 0 for no limit.
         frozen: whether executing a file is an error.
-        frozen_by: the option or setting that requires it, for messages.
+        frozen_by: the option or setting that requires `frozen`, for messages.
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit; the other
-            files are still read. None raises the error instead.
+            files are still read. If None, the error is raised.
         programs: whether to read the programs of the files instead of their kernels.
-        remembered: keys of the manifests in which the store remembers the files that were read.
+        remembered: keys of the stored manifests of the files that were read.
     """
 
     store: Store
@@ -205,11 +205,11 @@ class SpecReader(Struct, frozen=True, kw_only=True):
     def _known_keys(
         self, path: str, key: str, digests: FileDigests, of_project: Iterable[str]
     ) -> Iterator[tuple[str, set[str] | None]]:
-        """Yield the keys under which the specs of a file may be stored, each with a set or None.
+        """Yield the keys under which a file's specs may be stored, each with a set or None.
 
-        None: all packages must be unchanged. A set: missing packages do not count as changed, and
-        their names are added to it. Without an installed compiler, there is a key with a set for
-        each remembered toolchain.
+        The first key is for the installed packages, all of which must be unchanged (None). Without
+        an installed compiler, there is another key for each remembered toolchain; packages that are
+        not installed then do not count as changed, and their names are added to the set.
         """
         yield key, None
         if not is_compiler_installed():
@@ -363,7 +363,7 @@ def _parsed(specs: Iterable[Mapping[str, Any]]) -> list[Spec]:
     These come from the store or a process that ran the user's code, and may be malformed.
 
     Raises:
-        SpecError: they are malformed.
+        SpecError: the objects are malformed.
     """
     try:
         return [spec_from_json(dict(spec)) for spec in specs]

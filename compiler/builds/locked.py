@@ -1,22 +1,24 @@
 """Check a build against a lock file or the store: `--frozen` and `--locked`, as in cargo and uv.
 
-* `--locked`: misses are compiled, and all results must match the lock. Exit code 3 if a variant is
-  not in the lock, or has another action key or artifact. A rewritten spec with the same result
-  matches. Without a lock file the build fails.
-* `--frozen`: nothing is compiled. Exit code 3 for each variant that is not available unchanged.
-  Every variant must be a hit by its manifest. With a lock file, it must also be in the lock, with
-  the same action key and artifact.
+* `--locked`: misses are compiled, and all results must match the lock. A variant that is not in the
+  lock, or has another action key or artifact, fails with exit code 3. A rewritten spec with the
+  same result matches. Without a lock file the build fails.
+* `--frozen`: nothing is compiled. Every variant must be a hit by its manifest; otherwise it fails
+  with exit code 3. With a lock file, it must also be in the lock, with the same action key and
+  artifact.
 * both: as `--frozen`, and there must be a lock file.
 
-A changed source fails `--frozen` even if it lowers to the same module: only lowering would show it.
+With `--frozen`, a variant with a changed source fails even if it lowers to the same module, since
+nothing is lowered.
 
-A lock is for one toolchain, every part of which (JAX, its plugin, ptxas, Python, pallasc) is in
-every action key. With another toolchain the build fails before any look-up and says why. Packages
-that only tracing uses, such as numpy, are in no action key: after an upgrade of such a package,
-`--locked` lowers variants again and compares them; `--frozen` cannot do that, and fails. Keep one
-lock file per toolchain.
+A lock is for one toolchain: JAX, its plugin, ptxas, Python, and pallasc are part of every action
+key. With another toolchain, the build fails before any look-up, and names the differences. Packages
+that only tracing uses, such as numpy, are part of no action key: after an upgrade of such a
+package, `--locked` lowers variants again and compares them; `--frozen` cannot do that, and fails.
+Keep one lock file per toolchain.
 
-Entries of other variants are ignored; `pallasc lock SPECS` finds those that no spec declares.
+Entries of variants outside the build are ignored; `pallasc lock SPECS` finds entries that no spec
+declares.
 
 The lock file is searched for in the current folder, as a build may take specs from several folders.
 It contains no paths.
@@ -62,7 +64,7 @@ class Locked:
 
     Attributes:
         file: path of the lock file, for messages.
-        lock: the lock; None without a lock, where every variant must be in the store.
+        lock: the lock; None without a lock file: then every variant must be in the store.
     """
 
     file: str
@@ -74,7 +76,7 @@ class Locked:
         """Return the look-up that checks the lock, None without a lock.
 
         Raises:
-            NotCachedError: the lock is for another toolchain.
+            NotCachedError: the lock was made with another toolchain.
         """
         if self.lock is None:
             return None
@@ -118,7 +120,7 @@ class LockedLookup:
         frozen: whether nothing may be compiled.
 
     Raises:
-        NotCachedError: the lock is for another toolchain; the message names the differences.
+        NotCachedError: the lock was made with another toolchain; the message names the differences.
     """
 
     def __init__(
@@ -226,7 +228,7 @@ class LockedLookup:
 
 
 def tables_of(variants: Iterable[Variant]) -> dict[str, str]:
-    """Return the digest of the tuning of kernels for their targets, by `table_key`."""
+    """Return a digest of each kernel's tuning for each of its targets, by `table_key`."""
     from pallasc.specs.tuning import tuned_digest_text
 
     digests: dict[str, str] = {}

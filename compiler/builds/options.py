@@ -1,8 +1,9 @@
 """The options of a build, its remote store, and the baseline of its budgets.
 
-A baseline is a lock with earlier resources of variants. Without `--baseline` it is `pallasc.lock`
-in the current folder, if a rule needs one. A variant that is not in the baseline is new: it is not
-compared, and a note reports it. Only `pallasc build` checks rules.
+A baseline is a lock file with earlier resources of variants, for budget rules such as `+10 %`.
+Without `--baseline` it is `pallasc.lock` in the current folder, if a rule needs one. A variant that
+is not in the baseline is new: it is not compared, and a note reports it. Only `pallasc build`
+checks rules.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Options(Struct, frozen=True, kw_only=True):
         frozen_by: the option or setting that requires `frozen`, for messages.
         explain: whether to compare each miss with the nearest entry of the store.
         baseline: baseline for relative budget rules; None checks no such rule.
-        locked: lock that all variants must match; see `locked`.
+        locked: lock that all variants must match; see the module `locked`.
         require_store: whether a variant fails if it cannot be stored.
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, in
             this build or when it was stored.
@@ -80,7 +81,7 @@ DEFAULTS = Options()
 
 URL = "PALLASC_REMOTE"
 NONE = ("none", "off", "0")
-"""Values of that variable, and of `--remote`, that disable the project's remote."""
+"""Values of `PALLASC_REMOTE` and `--remote` that disable the project's remote."""
 
 
 def remote_settings(
@@ -91,7 +92,7 @@ def remote_settings(
     folder: str | Path = ".",
     timeout_s: float = 60.0,
 ) -> RemoteSettings | None:
-    """Return the remote store of a build, None if it has none; imports little if there is none.
+    """Return the settings of a build's remote store, None if it has none.
 
     Args:
         environ: environment variables.
@@ -120,7 +121,7 @@ class Baseline(Struct, frozen=True):
     Attributes:
         name: the file, for messages.
         resources: resources of variants by their id.
-        absent: ids of variants with rules that `check` did not find.
+        absent: ids of variants that `check` could not compare, for lack of earlier resources.
     """
 
     name: str
@@ -143,8 +144,8 @@ class Baseline(Struct, frozen=True):
             return []
         shown = ", ".join(listed(self.absent, 3))
         return [
-            f"{self.name} has no resources of variants whose budget is relative to it; nothing was "
-            f"compared: {shown}"
+            f"{self.name} has no resources of these variants, so their relative budgets were not "
+            f"checked: {shown}"
         ]
 
 

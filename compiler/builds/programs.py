@@ -1,4 +1,4 @@
-"""Build programs: like kernels, with one build for each set of flags and settings."""
+"""Build whole programs, with one build for each set of XLA flags and JAX settings."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def build_programs(
     Args:
         variants: the programs.
         store: the store to read from and add to.
-        options: options of the build; its environment comes from the machines.
+        options: options of the builds; each machine file sets the environment of its build.
         on_event: as for `build`.
-        only_lower: find the keys of the programs, and compile nothing.
+        only_lower: lower the programs to compute their keys, and compile nothing.
         tuned: recorded autotuning results of XLA.
 
     Raises:
-        ToolError: a machine has other versions of JAX than are installed here; and as for `build`.
+        ToolError: the installed JAX has another version than a machine's; also as for `build`.
     """
     groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
     changed = list(variants)
@@ -68,7 +68,7 @@ def build_programs(
 
 
 def _environment(own: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's variables with the flags and settings of a machine."""
+    """Return this process's variables, with a machine's XLA flags and JAX settings."""
     kept = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS" and not k.startswith("JAX_")}
     return {**kept, **own}
 

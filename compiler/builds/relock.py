@@ -38,7 +38,7 @@ class LockReport(Struct, frozen=True):
         lock: the new lock of an update; otherwise, and if a variant failed, the old one.
         report: report of the build.
         changes: changed entries.
-        tables: kernels and targets whose table or `tune` differs.
+        tables: kernels and targets whose tuning table or field `tune` differs.
         toolchain: differences between the toolchains, in words.
     """
 
@@ -74,7 +74,7 @@ def check_lock(
         ptxas: as for `build`.
 
     Raises:
-        NotCachedError: the lock is for another toolchain.
+        NotCachedError: the lock was made with another toolchain.
         CorruptError: signatures are required, and no trusted key signed an entry.
         ToolError: the toolchain is incomplete, a data file cannot be read, or no compiler is
             installed and the store does not remember one.
@@ -140,8 +140,8 @@ def update_lock(
         on_event: as for `build`.
 
     Raises:
-        NotCachedError: entries for another toolchain would be kept.
-        ToolError: the toolchain is not complete.
+        NotCachedError: the new lock would keep entries of another toolchain.
+        ToolError: the toolchain is incomplete.
     """
     old = lock or Lock()
     report = build(variants, store=store, options=options, on_event=on_event)

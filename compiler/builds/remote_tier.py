@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from pallasc.compiler.inputs.manifest import RememberedToolchain
 
 _NOT_NAMES = ("computed with", "traced with", "ptxas")
-"""Labels of versions that are slow to determine, or that combine several versions."""
+"""Recorded versions that the namespace omits: slow to determine, or combined from several."""
 
 
 class RemoteTier:
     """The remote store of one build.
 
     Args:
-        settings: its address, and if writing is on.
+        settings: the remote store's address, and whether the build writes to it.
         store: the local store.
         setup: the toolchain.
     """
@@ -51,7 +51,7 @@ class RemoteTier:
         """Return the remote, opened at the first call; no request is made.
 
         Raises:
-            SpecError, ToolError: signatures are required of remotes, and a key cannot be used.
+            SpecError, ToolError: remote entries must be signed, and a key cannot be used.
         """
         if self._opened is None:
             from pallasc.cache.remote.remote import Remote
@@ -62,7 +62,7 @@ class RemoteTier:
         return self._opened
 
     def fetch(self, lookup: Lookup, requests: Iterable[Request]) -> set[str]:
-        """Fetch the remote's entries into the local store; return their request keys."""
+        """Copy remote entries of the requests into the local store; return their request keys."""
         remote = self.open()
         wanted: dict[str, list[Request]] = {}
         for request in requests:
@@ -120,8 +120,8 @@ def is_portable(stats: RemoteStats, key: str, manifest: Manifest) -> bool:
 def namespace(setup: Setup | RememberedToolchain) -> str:
     """Return the namespace of a toolchain, which divides the entries of a remote.
 
-    It is known before any file is hashed: it consists of versions and the salt. Only request keys
-    determine hits.
+    The namespace consists of versions and the salt, so it is known before any file is hashed. It
+    only groups entries: a hit is found by its request key.
     """
     from pallasc.cache.remote.transfer import namespace_of
     from pallasc.version import installed_version
@@ -144,9 +144,9 @@ def namespace(setup: Setup | RememberedToolchain) -> str:
 
 
 def sendable(names: Iterable[str], store: Store) -> tuple[list[str], dict[str, str]]:
-    """Return the manifests that may be sent, by name, and why others depend on this machine.
+    """Return the names of the manifests that may be sent, and why the others may not.
 
-    The reasons are by the ids of variants.
+    The reasons, by variant id, say how an entry depends on this machine.
     """
     found = [(name, manifest) for name in names if (manifest := store.find_manifest(name))]
     bound = {m.variant: why for _, m in found if (why := why_not_portable(m))}
@@ -154,10 +154,10 @@ def sendable(names: Iterable[str], store: Store) -> tuple[list[str], dict[str, s
 
 
 def namespace_here(store: Store) -> str:
-    """Return the namespace of the toolchain here.
+    """Return the namespace of the installed toolchain, or without one, of a remembered one.
 
     Raises:
-        PallascError: there is none, and the store remembers none.
+        PallascError: no toolchain is installed, and the store remembers none.
     """
     with installed_or_remembered(store) as setup:
         return namespace(setup)

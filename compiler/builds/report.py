@@ -1,8 +1,8 @@
 """The events of a build, its report, and its notes on hidden inputs and on tuned kernels.
 
-Kernels see only the variables that their specs declare (`environment`), and an empty home folder
-(`recorders`). If a requested variable is set here, or the file exists, the user may expect it to
-have an effect, so the build warns.
+Kernels see only the variables that their specs declare, and an empty home folder (`recorders`). If
+a kernel's code asks for another variable that is set here, or for a file that exists in the user's
+home, the user may expect an effect, so the build warns.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class VariantResult(Struct, frozen=True):
         reason: reason of a miss.
         explanation: what changed since the nearest entry of the store, with `explain`.
         died: whether the process that compiled it ended or was stopped.
-        compiling: whether XLA reported the failure; its output is in the error.
+        compiling: whether XLA reported the failure; XLA's output is in the error.
         saved_s: compile time that a hit saved, 0 if unknown.
         output: end of the output of the compiling process, if it failed.
         printed: output of tracing and lowering, packed (`kernel_output.unpack`).
         manifest_key: key of the manifest that lists its inputs, "" if unknown.
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
         missed: variables and files that its code requested but could not see (`hidden_notes`).
-        request: its look-up keys, None if it has none.
+        request: its request, with its request key; None if that could not be computed.
         remote: whether a hit came from the remote store, in this build.
     """
 
@@ -150,7 +150,7 @@ class Report(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """130 if interrupted, else 1 if a kernel failed, else the first failure's."""
+        """130 if interrupted, else 1 if any failure has the code 1, else the first failure's."""
         if self.interrupted:
             return 130
         errors = [*(result.error for result in self.failed), *self.errors]
@@ -162,10 +162,10 @@ _HOME = f"~{os.sep}"
 
 
 def hidden_notes(missed: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
-    """Return a note on each requested variable that is set here, and each file that exists.
+    """Return a note on each hidden variable or file that kernels asked for and that exists here.
 
     Args:
-        missed: kernels, each with `missed` of its manifest.
+        missed: pairs of a kernel and the field `missed` of its manifest.
     """
     requests: dict[str, tuple[str, str]] = {}
     for kernel, places in missed:
@@ -256,6 +256,6 @@ def stale_row_notes(results: Iterable[VariantResult]) -> list[str]:
             stale.setdefault(row.place.file, []).append(row.place.line)
     return [
         f"{file}:{min(lines)}: {'this row was' if len(lines) == 1 else f'{len(lines)} rows were'} "
-        "measured as another artifact than the variant compiles to now; the times may not hold."
+        "measured with an artifact that differs from the current one; the times may not hold."
         for file, lines in sorted(stale.items())
     ]

@@ -1,8 +1,8 @@
 """Compile variants again, each alone in a process, and compare the bytes with a build's.
 
-The second build starts with an empty store. No process has compiled anything before, so a variant
-whose artifact in the first build was affected by earlier compilations is found. The hash seed is
-the same: it is fixed for all workers.
+The second build starts with an empty store. Each of its processes compiles one variant, so the
+comparison finds artifacts that earlier compilations in the same process have changed. Python's hash
+seed is the same in both builds, since it is fixed for all workers.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Reproduction(Struct, frozen=True):
         outcome: `failed` if it did not compile again, `skipped` if the build stopped.
         built: digest of the artifact of the build, which may be from the store.
         again: digest of the artifact that was compiled again, None if there is none.
-        differences: differing fields of the record; blobs differ by their digests.
+        differences: fields of the record that differ; digests stand for the blobs.
         error: reason of the failure.
     """
 
@@ -64,8 +64,8 @@ def reproduce(
         on_event: as for `build`.
 
     Returns:
-        The report, in which variants that were not reproduced have failed, with the time of both
-        builds; and the results, in the order of the variants.
+        A copy of the report, in which variants that were not reproduced have failed, and `seconds`
+        includes the second build. Also, a result for each variant of the second build.
 
     Raises:
         ToolError: the toolchain is incomplete.

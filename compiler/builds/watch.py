@@ -1,7 +1,7 @@
 """A build that is repeated when one of its files changes.
 
-Files are polled: checking a few dozen takes a tenth of a millisecond, and works where events do
-not. inotify misses writes of another machine to NFS, and files that an editor replaces by renaming.
+Files are polled, since inotify misses writes of another machine to NFS, and files that an editor
+replaces by renaming. To check a few dozen files takes a tenth of a millisecond.
 
 Workers stay between builds, with JAX imported and XLA started, but no user module. A worker cannot
 unload its imports, so it serves one build. In the background, another worker per architecture is
@@ -42,18 +42,17 @@ _SOURCES = (".py", ".yaml", ".yml", ".toml")
 
 State = tuple[int, int, int, int] | tuple[str, ...] | None
 """For a file: inode, size, and times of modification and change in ns. For a folder: the names of
-possible sources. None if there is nothing."""
-
+possible sources. None if the path does not exist."""
 
 _UNKNOWN: State = ("",)
-"""Never equal to a real state."""
+"""A state that no file or folder has."""
 
 
 class WatchedFiles:
     """Files and folders, each with its state at the last check.
 
     Args:
-        pause: sleeps for a number of seconds.
+        pause: function that sleeps for a number of seconds.
     """
 
     def __init__(self, *, pause: Callable[[float], None] = time.sleep) -> None:
@@ -66,7 +65,8 @@ class WatchedFiles:
     def follow(self, paths: Iterable[Path], *, read_ns: int) -> None:
         """Watch more files and folders, which were read after the clock time `read_ns`.
 
-        A file that was written after that time may have been read before, so it counts as changed.
+        A file that was written after that time may have been read before it was written, so it
+        counts as changed.
         """
         for path in paths:
             if path not in self._states:
@@ -76,7 +76,7 @@ class WatchedFiles:
                 self._states[path] = _UNKNOWN if is_new else state
 
     def wait(self) -> list[Path]:
-        """Wait for changes, and until they stop; return the changed files."""
+        """Wait for changes, and then until the changes stop; return the changed files."""
         while (now := self._look()) == self._states:
             self._pause(_INTERVAL_S)
         before = None
@@ -107,7 +107,7 @@ _MOST = 2000
 
 
 def files_of_paths(paths: Sequence[str]) -> set[Path]:
-    """Return the files known before specs are read: paths, folders, the project's file."""
+    """Return the files to watch before specs are read: paths, their folders, pyproject.toml."""
     files = set()
     for path in map(Path, paths):
         found = path.resolve()
@@ -133,15 +133,14 @@ def python_files(folder: Path) -> set[Path]:
 class Watch(ExitStack):
     """Builds specs repeatedly with workers that stay; use it as a context manager.
 
-    Each build is an ordinary one, with a store opened for it. Only the first build uses the remote
-    store, since nobody else needs edited versions.
+    Only the first build uses the remote store, since nobody else needs edited versions.
 
     Args:
         paths: spec files and folders.
         options: options of the builds.
         targets: see `SpecReader.select`.
         expression: see `SpecReader.select`.
-        baseline: see `load_baseline`, which reads it before each build.
+        baseline: see `load_baseline`; the file is read before each build.
 
     Attributes:
         files: the watched files.
@@ -227,8 +226,8 @@ class Watch(ExitStack):
     def _find_compiler(self) -> tuple[Setup, Pool]:
         """Return the installed toolchain and its workers, replaced if the toolchain has changed.
 
-        The workers' limits are from the first build, since workers of this watch use some of the
-        free memory later.
+        The number and the memory limit of workers are computed before the first build. Later, these
+        workers themselves use some of the free memory.
 
         Raises:
             ToolError: the toolchain is incomplete.
@@ -245,8 +244,8 @@ class Watch(ExitStack):
     def get_ready(self, report: Report, store: Store) -> None:
         """Prepare workers for the next build while the user is not waiting.
 
-        There is one for each architecture, but at most as many as run at the same time. Variants
-        that were not hits come first, since the next build likely compiles them.
+        Each architecture gets one worker, but there are at most `pool.jobs`. Architectures of
+        variants that were not hits come first, since the next build likely compiles for them.
 
         Raises:
             ToolError: the toolchain is incomplete, or a worker cannot be started.

@@ -51,7 +51,7 @@ _PLAIN = (str, int, float, type(None), ArraySpec)
 class Request(Struct, frozen=True):
     """A variant's key, and the folders that its sources come from.
 
-    Equal specs in two folders have the same key; the files that they read are compared in `lookup`.
+    Equal specs in two folders have the same key; `Lookup` compares the files that they read.
 
     Attributes:
         key: request key.
@@ -199,8 +199,8 @@ class LookupResult(Struct, frozen=True):
         action_key: key of the artifact.
         artifact: artifact with all blobs verified; None for a miss.
         why: reason of a miss, unless a source has changed.
-        changes: the changed sources that caused the miss. If a request has several manifests, those
-            of the manifest with the fewest changes.
+        changes: the changed sources that caused the miss, from the manifest with the fewest changes
+            if the request has several manifests.
         manifest_key: key of the manifest that led to the artifact.
         manifest: that manifest.
         untrusted: whether the store has only entries without a trusted signature.
@@ -239,7 +239,7 @@ class Lookup:
         self.store = store
         self._changes: dict[tuple[str, Place], tuple[SourceChange, ...]] = {}
         self._fitting: dict[Place, str] = {}
-        """The set of sources that matched the last variant found, by folders."""
+        """Digest of the set of sources of the last hit (`Manifest.read`), by place."""
 
     def find(self, request: Request) -> LookupResult:
         """Return the hit of a request, or the miss with the fewest changed sources."""

@@ -33,11 +33,11 @@ Manifest, schema 4:
 
 `toolchains`, in a manifest under a fixed key, lists the toolchains that filled the store, newest
 first, for machines without a compiler. Every key contains the toolchain's identity, even if nothing
-is compiled. Without an installed compiler, a build uses the newest of these toolchains, or the one
-in the lock file. Python and pallasc are installed, so they are compared. The rest of the toolchain
-cannot be checked, and the build prints a note.
+is compiled. Without an installed compiler, a build uses the newest of these toolchains that has the
+installed Python and pallasc, preferably the lock file's. The rest of the toolchain cannot be
+checked, and the build prints a note.
 
-`cache/manifests` declares the fields, checks them, and signs records.
+`cache/manifests` declares the fields, checks them, and signs manifests.
 
 Schema 3 was the same, with one manifest per request key and one per folder. Schema 2 had
 `variables` (digests of environment variables) and `current_folder`, because workers then inherited
@@ -196,7 +196,7 @@ def find_sources(
 
 
 def counts(name: str) -> bool:
-    """Return False for modules in the toolchain's identity, and for entry points that are files."""
+    """Return True for a source: not Python's, the toolchain's, or an entry point that is a file."""
     top = name.partition(".")[0]
     if is_standard(name) or top in COVERED or name.startswith(module_name("")):
         return False
@@ -276,7 +276,7 @@ def _add_reads(found: Sources, read: ModuleRecord, base_dir: str) -> None:
         if sources.package_in(label) in covered or modules.is_pythons(os.path.join(path, "_")):
             continue
         if kind == LINK and sources.contains_inputs(path, base_dir):
-            continue  # the spec's folder may be moved
+            continue  # such a link would differ after the spec's folder is moved
         real = os.path.realpath(path)
         if kind != LINK and real in own and sources.path_of(label, base_dir) == Path(real):
             continue

@@ -44,10 +44,10 @@ _OURS = (builtins, io, os, os.path)
 
 @contextmanager
 def collector_past() -> Iterator[None]:
-    """Disable the cyclic garbage collector, then permanently exempt all existing objects.
+    """Create objects that the cyclic garbage collector never traverses.
 
-    The collector would traverse the new objects again and again. The code inside must create no
-    cyclic garbage.
+    The collector is disabled in the context; at the end, all existing objects are exempt from it
+    forever. The code inside must create no cyclic garbage.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -110,10 +110,10 @@ class ProcessSnapshot:
     def changed_settings(self) -> dict[str, str]:
         """Return the JAX settings that user code has changed.
 
-        Keys contain them, because some take effect only after lowering.
+        Action keys contain these settings, because some take effect only after lowering.
 
-        New settings do not count. JAX's own kernels import JAX's test utilities, which define
-        flags, and a variant's key must not depend on earlier imports.
+        New settings do not count: some of JAX's kernels import test utilities that define flags,
+        and a variant's key must not depend on earlier imports.
         """
         now, before = _jax_settings(), self._settings
         changed = [name for name in sorted(before) if now.get(name) != before[name]]
@@ -179,9 +179,9 @@ class _Kept(NamedTuple):
     """An object that variants share, and its original state.
 
     Attributes:
-        kind: `_NAMES`: a module's or class's; `_OBJECT`: the attributes of an object; `_CONTAINER`;
-            `_FUNCTION`; `_WORDS`: the defaults of a function's keywords.
-        place: its name, or the name of the container around it.
+        kind: `_NAMES`: the namespace of a module or class; `_OBJECT`: the attributes of an object;
+            `_CONTAINER`; `_FUNCTION`; `_WORDS`: the defaults of a function's keywords.
+        place: the object's name, or the name of the container around it.
         live: the object itself.
         before: a copy, made before any user code ran.
     """
@@ -193,17 +193,18 @@ class _Kept(NamedTuple):
 
 
 class SharedState:
-    """The modules that all variants of a process share; others are loaded again for each one.
-
-    Comparing thousands of objects takes long, so the references that they hold are compared first.
+    """The modules that all variants of a process share; others are loaded again for each variant.
 
     Shared modules are the modules of Python, of JAX, and of packages that were imported before any
     user code. `reset` compares settings, namespaces, containers, and class attributes. Outside
     Python's library and numpy, it also compares the attributes of objects, and parts of public
     functions and methods. Caches that JAX fills while it compiles do not count.
 
+    To compare thousands of objects takes long, so `reset` first compares the references that groups
+    of objects hold.
+
     Not compared: state inside extension modules, and caches that Python cannot inspect, such as
-    `functools.lru_cache`. Modules of Python and JAX stay imported. `--reproduce` finds the rest.
+    `functools.lru_cache`. `--reproduce` finds kernels that depend on such state.
     """
 
     def __init__(self) -> None:
@@ -212,7 +213,7 @@ class SharedState:
         self._count = 0
         self._kept: list[_Kept] = []
         self._groups: dict[range, list[Any]] = {}
-        """The references of groups of these objects, by their positions."""
+        """The references that groups of `_kept` hold, by the positions of the group."""
         self._seen = {id(sys.modules)}
         self._records: dict[str, ModuleRecord] = {}
         self._loaded: dict[str, ModuleType] = {}
@@ -397,9 +398,9 @@ class SharedState:
         return ""
 
     def _is_cache(self, kind: str, place: str, name: object, old: Any, new: Any) -> bool:
-        """Return True if JAX or Python itself changes such an entry while compiling."""
+        """Return True for a change of an entry that JAX or Python itself makes while compiling."""
         if kind == _CONTAINER and self._is_users(name):
-            return True  # of an unloaded module: no later variant has this key
+            return True  # the key is from a module that is unloaded, so no later variant has it
         if self._is_users(new):
             return False
         if kind == _CONTAINER and _is_private(place):
@@ -469,7 +470,7 @@ def _settings() -> dict[str, object]:
         "numpy": (np.geterr(), np.geterrcall(), np.getbufsize(), np.get_printoptions()),
         "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
         "random": random.getstate(),
-        # Imports add names here; only names from before are compared.
+        # Imports add names to this dict; only the earlier names are compared.
         **dict(zip(config.trace_context_names(), config.trace_context(), strict=True)),
         **{f"logger {each.name}": (each.level, each.disabled) for each in loggers},
         "locale": locale.setlocale(locale.LC_ALL),

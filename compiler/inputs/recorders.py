@@ -9,10 +9,10 @@ Every executed `import` is recorded for the importing module, even if the import
 already loaded, so the modules that an entry reaches do not depend on earlier compilations in the
 process. The user's sources are never loaded from bytecode.
 
-Python's audit events report opening and listing files, starting programs, and connecting. They do
-not report `stat`, `readlink`, or reading a variable; those functions are replaced by recording
-functions. Only missing variables are recorded: all others are fixed or in the key (`environment`).
-The process's temporary folder is not recorded.
+Python's audit events report opened files, listed folders, started programs, and connections. They
+do not report `stat`, `readlink`, or reading a variable, so recording functions replace these
+functions. Only requests for missing variables are recorded: all others are fixed or in the key
+(`toolchain/setup`). The process's temporary folder is not recorded.
 
 A variant that uses something without a digest (other programs, the network, files in `/proc` and
 `/sys`) is lowered again in every build. Not recorded at all: clocks and random numbers, system
@@ -21,8 +21,8 @@ and the host name. `pallasc build --reproduce` finds kernels that depend on thes
 
 A call is attributed to the innermost module on the stack that is neither Python's nor JAX's. Calls
 that JAX, pallasc, the import system, and a few Python modules make for themselves are not
-attributed. Calls of an installed package during its import count as part of the package's files,
-except for relative paths, because then the content of the current folder matters.
+attributed. An installed package's reads of its own files are covered by the package's digest.
+Relative paths that a package tests during its import are not recorded.
 
 The user's modules are loaded again for each variant, and their records are discarded with them. A
 module that stays loaded, such as one of JAX's, may cache data that it read during its import, so
@@ -575,7 +575,7 @@ def _user_module(
 
     Args:
         frame: the innermost frame.
-        transparent: packages whose calls count as their callers', like those of Python's library.
+        transparent: packages whose calls are attributed to their callers, as Python's own are.
         private: modules of Python's library whose calls are not attributed.
     """
     thread = threading.get_ident()

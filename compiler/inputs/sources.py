@@ -1,13 +1,13 @@
 """Sources in manifests: the labels of files that kernels read, and how to find changed ones.
 
-Labels, each with its value in a manifest's `opened`; null if it does not exist:
+Labels, each with its value in a manifest's `opened`; null if the path does not exist:
 
 * `file:<path>`: a file that was read; digest of its contents
 * `folder:<path>`: a folder that was listed; digest of the names in it
 * `is:<path>`: a path that was tested; whether it is a file, a folder, or something else
 * `link:<path>`: a link that was read; digest of its target, or the kind of file if it is not a link
-* `site:<path>`: a path in the folder of installed packages, with a trailing slash for a listing;
-  for the other two kinds, `is:site:<path>` and `link:site:<path>`
+* `site:<path>`: a file that was read in the folder of installed packages, or with a trailing slash,
+  a folder that was listed; tested paths and links have `is:site:<path>` and `link:site:<path>`
 
 Paths below the spec's folder are relative to it. Links in them are not resolved, so a changed link
 is noticed.
@@ -169,7 +169,7 @@ def listing_digest(folder: Path) -> str | None:
         names = sorted(os.listdir(folder))
     except (OSError, ValueError):
         return None
-    # Importing a module next to it writes bytecode.
+    # Importing a module of the folder writes bytecode there.
     sources = [name for name in names if name != "__pycache__" and not name.endswith(".pyc")]
     return _sha256("\0".join(sources))
 

@@ -33,7 +33,7 @@ class LineTable:
         stacks: stacks of the user's frames, the innermost first.
         numbers: for each line of the PTX, the number of its stack, from 1; 0 for none.
         memory: the parts of the kernel's shared memory.
-        loops: for each stack, its frames that call a loop, which `stacks` does not have.
+        loops: for each stack, its frames that call a loop; `stacks` omits these frames.
     """
 
     stacks: tuple[Stack, ...]

@@ -1,14 +1,15 @@
 """Map the allocations of an XLA executable to the buffers of a plan and offsets in them.
 
-`BufferAllocationProto` (`xla/service/buffer_assignment.proto`): parameters, outputs, constants, and
-temporaries. Thread-local allocations (scalars inside reductions) are dropped, and so are
-allocations that no step uses, such as address tables of tuples and constants that were folded into
-kernels.
+The allocations (`BufferAllocationProto` in `xla/service/buffer_assignment.proto`) are parameters,
+outputs, constants, and temporaries. Thread-local allocations (scalars inside reductions) are
+dropped, and so are allocations that no step uses, such as address tables of tuples and constants
+that were folded into kernels.
 
 The bytes of a constant come from a `LiteralProto` (`xla/xla_data.proto`), which stores the elements
 in the order of the shape's layout. Each element type has a separate field: numbers for 32 and 64
-bits, bytes for the rest. Elements of one, two, and four bits take one byte each there. In device
-memory, a byte contains several of them, the first in its lowest bits (`PackIntN` in `xla/util.h`).
+bits, bytes for the rest. Elements of one, two, and four bits take one byte each in a literal. In
+device memory, they are packed into bytes, the first in the lowest bits (`PackIntN` in
+`xla/util.h`).
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def number_buffers(
 ) -> tuple[list[Buffer], dict[int, tuple[int, int]]]:
     """Number the allocations: parameters in order, then outputs, constants, temporaries.
 
-    If the executable runs on several devices, memory that peers can access has a separate color;
-    each kernel lists the arrays that need it.
+    If the executable runs on several devices, memory that peers can access has a separate color
+    (memory space). The colors are not kept, since each kernel lists the arrays that need it.
 
     Raises:
         CompileError: the allocations contradict each other.
@@ -140,7 +141,7 @@ _PACKED_BITS = {21: 4, 22: 4, 26: 2, 27: 2, 30: 1, 31: 1, 32: 4}
 
 
 def literal_bytes(literal: Any) -> bytes:
-    """Return the bytes of a `LiteralProto`, whose elements are in its only other field."""
+    """Return the bytes of a `LiteralProto`; they are in its only field other than `shape`."""
     for descriptor, value in literal.ListFields():
         if descriptor.type in _FORMATS:
             return struct.pack(f"<{len(value)}{_FORMATS[descriptor.type]}", *value)
@@ -175,7 +176,7 @@ def place(piece: Any, places: Places) -> tuple[int, int]:
 
 
 def packed(slices: list[Any], spec: Any) -> list[Any]:
-    """Return the slices in the order of the arguments of a kernel that has its own cubin.
+    """Return the slices of a launch in the order of the kernel's arguments.
 
     Raises:
         CompileError: an argument is not packed as one address.
@@ -196,8 +197,8 @@ def packed(slices: list[Any], spec: Any) -> list[Any]:
 def fusion_places(body: Any, places: Places, rounds: Sequence[int]) -> Places | None:
     """Return the places of the slices that a `DynamicSliceFusionThunk` uses.
 
-    Inner allocation i is slice i: slices of parameters first, then slices of results. Several may
-    be in one buffer.
+    Inside the fusion, allocation i is slice i: slices of parameters first, then slices of results.
+    Several slices may be in one buffer.
 
     Args:
         body: the thunk.

@@ -3,9 +3,8 @@
 The steps: trace and lower (`lower`), compile with XLA, parse the executable (`serialized`),
 translate it into a plan (`translate`), read the resources (`resources`), check, write the record.
 
-JAX prepares the call of XLA and is stopped before its last step, for two reasons: its persistent
-cache could return the output of a different assembler, and XLA could time candidates on a GPU of
-this machine.
+JAX prepares the call of XLA, but pallasc makes it, for two reasons: JAX's persistent cache could
+return the output of a different assembler, and XLA could time candidates on a GPU of this machine.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def lower_job(job: Job) -> Lowered:
     """Trace and lower a job.
 
     Raises:
-        CompileError: it fails; the error has the user's line and the compiler's message.
+        CompileError: tracing or lowering fails; the error has the user's line and JAX's message.
     """
     check_folder()
     try:
@@ -92,7 +91,7 @@ def _place_in_kernel(job: Job) -> Location | None:
 
 
 def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
-    """Return the labeled fields of an action key: exactly what determines the artifact."""
+    """Return the labeled fields of an action key, which together determine the artifact."""
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
     names = list(lowered.signature.parameters)
     return {
@@ -209,11 +208,11 @@ def check_architecture(translation: Translation, kernels: list[KernelResources],
 def minimum_driver_of(
     translation: Translation, kernels: list[KernelResources], record: Mapping[str, object]
 ) -> dict[str, str]:
-    """Return the newest of the drivers that the cubins need.
+    """Return the oldest driver that can load all cubins.
 
-    A cubin that does not name its toolkit, such as a CUDA 12 cubin for an architecture before
-    sm_100, comes from the toolkit of the assembler in `record`, the toolchain's record:
-    `check_makers` accepts such a cubin from no other assembler.
+    Some cubins do not name their toolkit, for example CUDA 12 cubins for an architecture before
+    sm_100. Their toolkit has the version of the assembler in `record`, the toolchain's record,
+    since `check_makers` accepts cubins from no other assembler.
     """
     assembler = ".".join(str(record.get("ptxas", "")).split(".")[:2])
     needs = [{"cuda": "12.0", "linux": "525.60.13"}]
@@ -251,10 +250,10 @@ def compile_lowered(
         ptx_folder: folder for the PTX of XLA's own kernels; None writes no PTX.
 
     Raises:
-        Exception: any error that XLA raises, or the executable contains something that a plan
-            cannot express.
+        Exception: XLA fails, with any type of error, or the executable contains something that a
+            plan cannot express.
     """
-    # XLA assembles in-process with a library if it can load one; JAX 0.10 does not.
+    # From JAX 0.11 on, XLA assembles with libnvJitLink in this process if it can load it.
     options = {
         "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
         "xla_gpu_cuda_data_dir": str(tools.toolkit),
@@ -275,10 +274,10 @@ def compile_lowered(
 
 
 def device_library(toolkit: Path) -> AbstractContextManager[None]:
-    """Make Mosaic take the device library from a toolkit, as `xla_gpu_cuda_data_dir` makes XLA.
+    """Make Mosaic take the device library from a toolkit; XLA has `xla_gpu_cuda_data_dir` for that.
 
-    The first kernel that is compiled in a process decides. Otherwise, Mosaic takes the library from
-    `/usr/local/cuda`, if there is one (`tsl::CandidateCudaRoots`).
+    Mosaic keeps the library of the first kernel that it compiles in a process. By default, it
+    prefers the library in `/usr/local/cuda`, if there is one (`tsl::CandidateCudaRoots`).
     """
     return variable_of_cpp("CUDA_HOME", str(toolkit))
 

@@ -37,7 +37,7 @@ _NEEDS: tuple[tuple[str, str, Feature], ...] = (
     (r"griddepcontrol_(wait|launch_dependents)", "{}", "griddepcontrol"),
     (r"(try|query)_cluster_cancel", "{}", "cluster_cancel"),
 )
-"""Needs by primitive: a regular expression for its name, its name in messages, and the feature."""
+"""Rows: expression for names of primitives, their name in messages, the feature that they need."""
 
 
 @cache
@@ -99,7 +99,7 @@ def _has_cluster(equation: Any) -> bool:
 
 
 def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr, including those of jaxprs in their parameters."""
+    """Yield the equations of a jaxpr, and of all jaxprs in the parameters of these equations."""
     for equation in jaxpr.eqns:
         yield equation
         for inner in jaxprs_of(equation):
@@ -130,8 +130,8 @@ class WrongConstruct(NamedTuple):
         does: the wrong behavior of the compiled kernel.
         instead: code to write instead.
         first: the first affected JAX version; all later ones that pallasc supports are affected.
-        is_in: returns True if an equation of a kernel has the construct; its flag is true for
-            `LoweringSemantics.Warpgroup`.
+        is_in: returns True if an equation of a kernel has the construct; the second argument is
+            True for `LoweringSemantics.Warpgroup`.
     """
 
     does: str
@@ -214,7 +214,8 @@ def _kernel_equations(jaxpr: Any) -> Iterator[tuple[Any, bool]]:
 def _warn(row: WrongConstruct, equation: Any) -> None:
     place = place_of(equation) or Location("<kernel>")
     with warnings.catch_warnings():
-        warnings.simplefilter("always", CompiledWrongly)  # also where the kernel's code ignores all
+        # Even if the kernel's code ignores all warnings.
+        warnings.simplefilter("always", CompiledWrongly)
         text = f"in this version of JAX, {row.does}. {row.instead}"
         warnings.warn_explicit(text, CompiledWrongly, place.file, place.line)
 
@@ -223,8 +224,8 @@ def _warn(row: WrongConstruct, equation: Any) -> None:
 
 _NO_RULE = "assert rule is not None"
 _UNKNOWN_VALUE = "ValueSite("
-"""Mosaic looks up layouts by these keys, and fails with a `KeyError` for a value in a memory space
-that it does not handle. The message is the key, with an address."""
+"""Start of the keys by which Mosaic looks up layouts. For a value in a memory space that it does
+not handle, it fails with a `KeyError`. The message is the key, which contains an address."""
 _NO_CALL = "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"
 
 
@@ -284,9 +285,9 @@ d % t == 0 .*tiled_dims =
   Choose tiles that divide the shape, or pad the array.
 Failed to infer a possible set of layouts
   Possible causes: a reduction of one axis needs a tiled operand, as in plgpu.layout_cast(x,
-  plgpu.Layout.WGMMA). Both sides of an operation need one layout: leave out layout_casts that
-  are not needed, or cast both sides alike. Arrays need a multiple of 128 elements, of 256 with 4
-  bits, or of 512 with 2 bits; pass bool as int8.
+  plgpu.Layout.WGMMA). Both operands need the same layout: leave out layout_casts that are not
+  needed, or cast both alike. Arrays need a multiple of 128 elements, of 256 with 4 bits, or of
+  512 with 2 bits; pass bool as int8.
 (?m)\bmust override$|Differentiation rule for '\w+' not implemented
   JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp.
 Only f16 WGMMA supports transposes
@@ -299,7 +300,7 @@ When WGMMA [lr]hs is passed in as a ref, it must be transformed
   wgmma multiplies f16, bf16, f32 (as tf32), 8-bit integers and 8-bit floats: convert the
   operands.
 Incompatible FragmentedArray layouts
-  Both sides need one layout: cast them alike with plgpu.layout_cast, or use
+  Both operands need the same layout: cast them alike with plgpu.layout_cast, or use
   plgpu.LoweringSemantics.Warpgroup, which chooses layouts.
 Expected the same number of in_tmem_layouts \(\d+\) as TMEM ref operands
   Read tensor memory with plgpu.async_load_tmem(ref), then plgpu.wait_load_tmem(); write it with
@@ -343,6 +344,6 @@ Unimplemented primitive in Pallas Mosaic GPU lowering: dot_general
   Multiply with plgpu.wgmma (Hopper) or plgpu.tcgen05_mma (Blackwell), from shared memory; or
   outside of the kernel.
 """
-"""Hints for errors: a line with a regular expression, and indented the hint. The expression matches
-the error's type and message, the failed line of an assertion, or the names of the functions in its
-traceback. `{name}` stands for a group. The first match is used."""
+"""Hints for errors: a line with a regular expression, followed by the indented hint. The expression
+matches the error's type and message, the failed line of an assertion, or the names of the functions
+in its traceback. `{name}` in a hint is a group of the expression. The first match is used."""

@@ -2,7 +2,7 @@
 
 JAX chains an exception to the stack of the operation that caused it (a
 `JaxStackTraceBeforeTransformation`), so the user's line is known without source locations in the
-module. Only failures below Python need a second run with locations.
+module. Only failures in C++ (XLA, LLVM, the assembler) need a second run with locations.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
 
 
 def _unsupported(error: BaseException) -> str | None:
-    """Name the operation that JAX could not lower because it needs more than a GPU compiler.
+    """Name the operation that JAX could not lower because it needs the host or cuDNN, if any.
 
-    JAX raises plain `RuntimeError` and `ValueError` for these, which differ only in their text.
+    JAX raises plain `RuntimeError` and `ValueError` for these operations; only the text differs.
     """
     text = message_of(error)
     if "Unknown backend: 'gpu' requested" in text:
@@ -94,7 +94,7 @@ def _unsupported(error: BaseException) -> str | None:
 def explain_compilation(
     error: BaseException, function: Callable[..., Any], output: str
 ) -> PallascError:
-    """Return the error to show for a failure below Python.
+    """Return the error to show for a failure of XLA, LLVM, or the assembler.
 
     Args:
         error: the exception that was raised.
@@ -109,9 +109,10 @@ def explain_compilation(
 
 
 def _raised_place(error: BaseException) -> Location | None:
-    """Return the user's line that raised `error`, as a function inlined into a kernel may.
+    """Return the user's line that raised `error`, None if JAX or another package raised it.
 
-    If MLIR rejects an operation and there are locations, JAX adds the operation's line as a frame.
+    If MLIR rejects an operation that has a location, JAX adds the operation's line to the traceback
+    as the innermost frame, so it is found here, too.
     """
     trace = traceback.extract_tb(error.__traceback__)
     if not trace or _origin(trace[-1].filename) != "user":
@@ -187,8 +188,8 @@ def place_of(equation: Any) -> Location | None:
 def user_place(places: Sequence[Location]) -> Location | None:
     """Return the innermost of `places` that is not in JAX, pallasc, or Python.
 
-    `places` starts with the innermost. A kernel that ships with JAX or pallasc is named if no other
-    code called it.
+    `places` starts with the innermost. Without such a place, the result is the innermost line of a
+    kernel that ships with JAX or pallasc.
     """
     stack = user_stack(places)
     users = (place for place in stack if _origin(place.file) == "user")
@@ -312,9 +313,9 @@ def failed_line(error: BaseException) -> str:
 
 
 def _values(line: str, variables: Mapping[str, object]) -> Iterator[str]:
-    """Yield `name = value` for each local variable of an assertion, or attribute of one.
+    """Yield `name = value` for each local variable, or attribute of one, in an assertion.
 
-    Values that say nothing are left out: None, functions, addresses, long texts.
+    Useless values are left out: None, functions, modules, addresses, long texts.
     """
     for text in _DOTTED_NAME.findall(line) if line.startswith("assert ") else ():
         name, *attributes = text.split(".")

@@ -1,9 +1,9 @@
-"""A variant's function and arguments: imported, traced by JAX, and numbered for a launch plan.
+"""Import a variant's function, make its arguments, and number their arrays for a launch plan.
 
 Importing runs the user's code, so only compiling processes may do it. Arguments are JAX's pytrees
-with `ArraySpec` and `BuiltNode` as leaves. `abstract` turns them into objects that JAX
-can trace, and `bind` turns JAX's pytrees into a launch plan's trees (`runtime/matching/arguments`
-has the grammar).
+with `ArraySpec` and `BuiltNode` as leaves. `abstract` replaces these leaves by objects that JAX can
+trace, and `bind` turns JAX's pytrees into a launch plan's trees (`runtime/matching/arguments` has
+the grammar).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def import_function(entry: str, base_dir: str, *, called: str = "entry") -> Call
     """Return the function that `entry` names.
 
     Raises:
-        SpecError: it cannot be imported, or is not callable.
+        SpecError: the function cannot be imported, or is not callable.
     """
     value = import_entry(entry, base_dir, called=called)
     if not callable(value):
@@ -191,7 +191,7 @@ def _array_argument(tree: Any, base_dir: str, *, in_call: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class BuiltNode:
-    """A pytree node that a call returns.
+    """A pytree node that a call (`$call` in a spec) returns.
 
     Attributes:
         called: the function's name in the spec.
@@ -216,7 +216,7 @@ def leaves(tree: Any) -> Iterator[ArraySpec]:
 
 
 def abstract(tree: Any, sharding: Any) -> Any:
-    """Return the tree with a `ShapeDtypeStruct` for each array, and with its nodes built.
+    """Return the tree with a `ShapeDtypeStruct` for each array, and with the results of its calls.
 
     Raises:
         SpecError: this JAX does not have a dtype, or a node cannot be built.
@@ -314,8 +314,8 @@ def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = Fals
 
     Args:
         tree: arrays, or their shapes, in containers and nodes.
-        path: the name of the tree; names of arrays in it begin with it: `x.weight` in `x`.
-        bindings: receives one per array, with the leaf's number as `buffer`.
+        path: the tree's name, with which the names of its arrays begin: `x.weight` in `x`.
+        bindings: receives a `Binding` for each array, with the leaf's number as `buffer`.
         is_input: name the children of a node by the keys of its type instead of by number, and
             include the static data of nodes and the layouts of arrays.
     """

@@ -36,7 +36,7 @@ def patched(module: Any, functions: Mapping[str, Callable[..., Any]]) -> Iterato
     """Replace functions of a module by name while the context lasts.
 
     Raises:
-        AttributeError: the module has no function of a name.
+        AttributeError: the module lacks one of the functions.
     """
     with _ONE_AT_A_TIME:
         before = {name: getattr(module, name) for name in functions}
@@ -62,7 +62,7 @@ def _here(function: Callable[..., Any], elsewhere: Callable[..., Any]) -> Callab
 
 @contextlib.contextmanager
 def variable_of_cpp(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable for C++ only; user code sees `os.environ`, which stays."""
+    """Set an environment variable for C++ only; Python's `os.environ` does not change."""
     os.putenv(name, value)
     try:
         yield
@@ -108,11 +108,11 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def lines_of_rules() -> Iterator[None]:
-    """While the context lasts, operations that a backward rule traces get the rule's lines.
+    """Let operations that a user's backward rule traces keep the rule's lines, in this context.
 
-    While JAX transposes an equation, everything that it traces gets the stack of that equation
-    (`jax/_src/interpreters/ad.py`), which is right for JAX's own operations. For an equation that
-    calls the user's rule, that stack is left out, so that each operation keeps its own.
+    While JAX transposes an equation, every operation that it traces gets the stack of that equation
+    (`jax/_src/interpreters/ad.py`), which is right for JAX's own operations. If the equation calls
+    a user's rule, that stack is left out, so that each operation keeps its own.
     """
     from jax._src import source_info_util
 
@@ -152,16 +152,16 @@ def _calls_rule(frame: Any) -> bool:
 
 @contextlib.contextmanager
 def numbered_stacks(number: Callable[[list[Location], int], int]) -> Iterator[None]:
-    """Make the line of each source location the number of its Python stack.
+    """Write the number of a Python stack as the line of each source location, in this context.
 
     Mosaic passes a single frame to LLVM (`mosaic-gpu-resolve-trivial-locations`), and JAX leaves
-    out the frames of kernels that ship with JAX. The columns differ between uses, since XLA does
-    not compile a kernel that the process has compiled before.
+    out the frames of kernels that ship with JAX. Each use of this context has a different column,
+    since XLA does not compile a kernel again that equals an earlier one of this process.
 
     Args:
-        number: returns the number, 0 for none. Its arguments are the stack of an equation, starting
-            where the function around it was traced, and the number of the equation that calls this
-            function, 0 for none.
+        number: returns the number of a stack, 0 for none. The first argument is the stack of an
+            equation, starting where the surrounding function was traced. The second is the number
+            of the equation that calls this surrounding function, 0 for none.
     """
     from jax._src import config, source_info_util
     from jax._src.interpreters import mlir
@@ -239,7 +239,7 @@ def on_one_device(
 ) -> Callable[..., Any]:
     """Return `function` as each device of a mesh runs it, on its own arrays.
 
-    The axes of the mesh have names inside it, and the executable is for one device.
+    The function can use the names of the mesh's axes, and the executable is for one device.
 
     Args:
         function: the function that each device runs.
@@ -260,14 +260,14 @@ def inferred_architecture() -> tuple[int, int]:
     """Return the compute capability that Mosaic lowers for."""
     from jax.experimental.mosaic.gpu import core, utils
 
-    # It moved from `core` to `utils` between JAX 0.10 and 0.12.
+    # `_infer_arch` moved from `core` to `utils` between JAX 0.10 and 0.12.
     module: Any = utils if hasattr(utils, "_infer_arch") else core
     major, minor = module._infer_arch()
     return major, minor
 
 
 def adapted(target: Target) -> contextlib.AbstractContextManager[None]:
-    """Return a context in which Mosaic lowers as later versions of JAX do."""
+    """Return a context in which an older JAX's Mosaic lowers as later versions do."""
     import jax
 
     series = jax.__version_info__[:2]
@@ -309,7 +309,7 @@ def _same_dump_names() -> contextlib.AbstractContextManager[None]:
 
     This version numbers the kernels of a process and puts the number into each module, in the name
     of its dump files (`get_or_set_dump_options`). The kernel's hash, and so the action key, would
-    then depend on earlier compilations. JAX 0.12 leaves it out of the hash.
+    then depend on earlier compilations. JAX 0.12 leaves the name out of the hash.
     """
     from jax.experimental.mosaic.gpu import core
     from jaxlib.mlir import ir
@@ -371,7 +371,7 @@ def target_config(target: Target) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote a string for the text format, in ASCII: octal bytes except for letters and the like."""
+    """Quote a string for the text format, in ASCII; bytes that are not printable become octal."""
     data = text.encode("utf-8", "replace")
     plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}" for b in data)
     return f'"{"".join(plain)}"'

@@ -101,7 +101,7 @@ def formats(ptx: str) -> list[str]:
 
 
 def by_kernel(texts: Iterable[str]) -> dict[str, list[str]]:
-    """Return PTX texts by the names of their kernels, which may repeat."""
+    """Return PTX texts by the names of their kernels; several kernels may have the same name."""
     found: dict[str, list[str]] = {}
     for text in texts:
         for name in ENTRY.findall(text):

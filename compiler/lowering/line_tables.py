@@ -4,7 +4,7 @@ The PTX that ships has no source lines: locations are off, so that a kernel give
 every folder (`lower`). So the function is compiled again with locations, each of which is the
 number of a Python stack (`numbered_stacks`). Mosaic prints the PTX that it passes to the assembler,
 with these numbers as the lines of `.loc` directives (PTX ISA 9.0, 11.5.3); the assembler omits them
-from the PTX in a cubin. There is a table only if everything else is equal to the PTX that ships.
+from the PTX in a cubin. If anything else differs from the PTX that ships, there is no table.
 
 Mosaic lays out dynamic shared memory from the traced kernel alone, before lowering
 (`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
@@ -52,7 +52,7 @@ _CALL = -1
 """Number for instructions that belong to no equation, such as the start of a kernel: MLIR gives
 them line 1, column 0. Columns of numbered stacks start at 1."""
 _INLINE = {"// begin inline asm": True, "// end inline asm": False}
-"""Inside inline assembly, LLVM of JAX 0.10 counts the lines of the assembly."""
+"""Inside inline assembly, `.loc` is ignored: LLVM of JAX 0.10 counts the lines of the assembly."""
 _INITIALIZES = "mbarrier.init."
 """Mosaic initializes all barriers before the body, at the line of the kernel. In JAX 0.10 these
 instructions have no line, and follow an instruction that LLVM has moved there from the body."""
@@ -159,7 +159,7 @@ def _smem_bytes(translation: Translation) -> dict[str, int]:
 def _parts(recorded: Sequence[KernelMemory], ptx: str, size: int | None) -> tuple[Part, ...]:
     """Return the shared-memory parts of the kernel in a PTX, () if their sizes do not add up.
 
-    Without a size, use the parts of the only kernel with that name.
+    If `size` is None, return the parts of the kernel with that name, () if there are several.
     """
     names = ENTRY.findall(ptx)
     own = {
@@ -180,7 +180,7 @@ def _matched_with(
     Only texts with the same kernels are compared.
 
     Raises:
-        CompileError: none is equal.
+        CompileError: no printed text equals the PTX that ships.
     """
     names = ENTRY.findall(shipped)
     *others, last = [text for name in names for text in printed.get(name, ())] or [""]
@@ -212,7 +212,7 @@ def matched(shipped: str, located: str, count: int) -> tuple[int, ...]:
 
     Args:
         shipped: the PTX that ships.
-        located: the same with `.loc` directives, whose lines are stack numbers, from 1.
+        located: the same PTX with `.loc` directives, whose lines are stack numbers, from 1.
         count: the number of stacks.
 
     Raises:
@@ -260,12 +260,12 @@ KernelMemory = tuple[str, tuple[Part, ...]]
 """A kernel's name, and the parts of its dynamic shared memory; names may repeat."""
 
 Needs = Mapping[str, tuple[Part, ...]]
-"""Memory needed by simultaneous equations: arrays, and barriers by type."""
+"""Shared memory that is needed at one time: arrays, and barriers by their type."""
 
 _ALIGNMENT = 1024
 _BARRIER_BYTES = 8
 _KERNEL = "_mosaic_gpu_kernel"
-"""Follows the function's name in the name of its kernel."""
+"""Suffix that Mosaic adds to the function's name to name the kernel."""
 _ARRAYS = "arrays"
 
 
@@ -293,7 +293,7 @@ def recorded_memory() -> Iterator[list[KernelMemory]]:
     """Record the shared memory of the kernels that Mosaic lowers in the context.
 
     Yields:
-        The list that they are added to; a kernel that cannot be analyzed is left out.
+        The list of kernels, which grows; a kernel that cannot be analyzed is left out.
     """
     mosaic: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.lowering")
     estimate = mosaic._estimate_resources
@@ -336,7 +336,7 @@ def _laid_out(jaxpr: Any, needs: Needs, scratch_bytes: int) -> KernelMemory:
 
 
 def _needs(jaxpr: Any, mosaic: Any, reduction_bytes: int) -> Needs:
-    """Return the needs of the equations of a jaxpr, which follow each other.
+    """Return the largest needs of a jaxpr's equations, which run one after another.
 
     Args:
         jaxpr: the jaxpr.

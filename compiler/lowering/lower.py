@@ -47,8 +47,8 @@ from pallasc.specs.spelling import suggestion
 class Job:
     """A function, its arrays and static arguments, and the target to compile it for.
 
-    `mesh` contains the devices that run it together; `args` are the arrays of a single device. The
-    function is traced inside the context that `within` returns.
+    `mesh` has the axes of the devices that run the function together; `args` are the arrays of a
+    single device. The function is traced inside the context that `within` returns.
     """
 
     function: Callable[..., Any]
@@ -95,8 +95,8 @@ def lower(job: Job, *, locations: bool = False) -> Lowered:
             traced = jax.jit(callee, keep_unused=True).trace(*arrays)
             check_constructs(traced.jaxpr, job.target)
             stage = traced.lower(lowering_platforms=("cuda",))
-            # After lowering: if lowering fails, its error matters, not a warning. With locations,
-            # this is a repeated run for a message.
+            # Only after lowering, since a failure matters more than a warning. A run with locations
+            # repeats an earlier run, which has warned.
             if not locations:
                 warn_of_wrong_constructs(traced.jaxpr)
             signature = _signature(job.mesh, names, arrays, stage)
@@ -112,7 +112,7 @@ def _module_digest(stage: Any) -> str:
 def _callee(job: Job, names: list[str] | None) -> Callable[..., Any]:
     """Return a function of positional arrays.
 
-    Its name is in the module, and so in the key: it is the same for every kernel.
+    The function's name is part of the module, and so of the key. It is the same for every kernel.
     """
 
     def main(*arrays: Any) -> Any:
@@ -170,9 +170,9 @@ _process_architecture: dict[str, str] = {}
 def _ordered(job: Job) -> tuple[list[str] | None, list[Any]]:
     """Return the names and values of the arrays in the order of the function's signature.
 
-    Positional arrays take the names of the matching parameters, so that both ways to write a call
-    give the same artifact. The names are None if there are none: after `*args`, for positional-only
-    parameters, or if the function has no signature.
+    Positional arrays take the names of the matching parameters, so that positional and named arrays
+    give the same artifact. The names are None if a positional array matches no named parameter: for
+    `*args`, positional-only parameters, or a function without a signature.
     """
     args, parameters = job.args, _fitting_parameters(job)
     if isinstance(args, list):

@@ -11,16 +11,16 @@ version JAX          location of the launch data
 4       0.12         like 3, but the host function fills a kernel spec instead of launching
 ======= ============ ========================================================================
 
-A kernel on several devices reads the addresses of its peers' memory from a table
-(`specs/artifacts/plan.py`), and its host function builds tensor maps on these addresses. The
-function is run once for each rank, with a table of sentinel addresses, so that every address
-identifies its array and rank.
-
 XLA launches a kernel by calling straight-line host code that builds tensor maps and calls a
 few symbols of Mosaic's runtime (`jaxlib/mosaic/gpu/runtime.cc`, `launch_lowering.cc`,
 `launch_context.py` in JAX's sources). This module loads the host code with LLVM's MCJIT and binds
-the symbols to Python functions. The buffers are sentinel addresses 2^40 bytes apart, so every
-pointer passed to these functions identifies its buffer and offset.
+the symbols to Python functions. It passes sentinel addresses, 2^40 bytes apart, instead of buffers,
+so every pointer that reaches these functions identifies its buffer and offset.
+
+A kernel on several devices reads the addresses of its peers' memory from a table
+(`specs/artifacts/plan.py`), and its host function builds tensor maps for these addresses. The
+function is run once for each rank, with a table of sentinel addresses, so that every address
+identifies its array and rank.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def locate(address: int) -> tuple[int, int]:
 class Sentinels:
     """Sentinels for `arrays` arrays on each of `ranks` devices, as passed to device `rank`.
 
-    The rank's own arrays come first, then the table on the device, then each array on each rank,
-    then the multicast address of each array.
+    The sentinels of the rank's own arrays come first, then the sentinel of the table on the device,
+    of each array on each rank, and of each array's multicast address.
     """
 
     arrays: int
@@ -194,7 +194,8 @@ class HostObject:
             sentinels: the addresses of the arrays.
 
         Raises:
-            CompileError: it does not launch exactly once, or passes an unknown kind of argument.
+            CompileError: the function does not launch exactly once, or passes an unknown kind of
+                argument.
         """
         self._parameter_sizes, self._sentinels = parameter_sizes, sentinels
         # After the arrays: the table of peers on the device, and the table on the host.
@@ -293,7 +294,7 @@ class HostObject:
     def _build_spec(self, _spec: int, *rest: int) -> None:
         shape, smem, pdl, count, params, sizes = rest[:9], *rest[9:]
         pointers, passed = _read(_U64, params, count), _read(ctypes.c_int32, sizes, count)
-        # Size 0 marks a device address; with any size, `pointer` points to the value.
+        # Size 0 marks a device address. For every size, `pointer` is the address of the value.
         parameters = [
             self._parameter(pointer, size) if size else self._address(pointer)
             for pointer, size in zip(pointers, passed, strict=True)
@@ -317,7 +318,7 @@ class HostObject:
         return Pointer(array, offset)
 
     def _parameter(self, pointer: int, size: int) -> Parameter:
-        """Return the parameter of `size` bytes at `pointer`: an address, or bytes with maps."""
+        """Return the parameter at `pointer`: an address, or `size` bytes with tensor maps."""
         data = ctypes.string_at(pointer, size)
         by_value = self._version == 4 or size != 8
         if not by_value and int.from_bytes(data, "little") >= _SPACING:

@@ -72,7 +72,7 @@ def parse_report(text: str) -> dict[str, tuple[int, ...]]:
 def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[KernelResources]:
     """Return the resources of every launched kernel, in the order of first launch.
 
-    PTX is added to the translation's blobs.
+    The kernels' PTX is added to the translation's blobs.
     """
     kernels: dict[tuple[str, str], KernelResources] = {}
     for step in translation.steps:
@@ -95,7 +95,7 @@ def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -
     if kernel.stack_bytes:
         report = _assemble(ptx, ptxas, arch) if ptx else {}
         stack, stores, loads = report.get(step.kernel, (None, None, None))
-        if stack != kernel.stack_bytes:  # the code differs, so its spills are not this kernel's
+        if stack != kernel.stack_bytes:  # the new code differs, so these are not its spills
             stores = loads = None
     return KernelResources(
         name=step.kernel,

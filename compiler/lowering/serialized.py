@@ -363,4 +363,4 @@ def submessages(message: Any) -> Iterator[tuple[str, Any]]:
 
 
 _UNREAD = frozenset({"Shape", "AttributesMap", "Allocation", "Thunk"})
-"""Messages that contain more than is read here, or that are checked separately."""
+"""Messages whose other fields do not matter here, or that are checked separately."""

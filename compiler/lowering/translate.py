@@ -2,8 +2,8 @@
 
 Buffers come from the executable's allocations, constants from the executable or its HLO module,
 steps and cubins from its thunks. The OpenXLA repository defines each thunk in a separate file in
-`xla/backends/gpu/runtime/`. A plan has one stream, so an asynchronous thunk runs as a whole at its
-start.
+`xla/backends/gpu/runtime/`. A plan has one stream, so an asynchronous operation runs completely
+where it starts.
 """
 
 from __future__ import annotations
@@ -320,11 +320,11 @@ _UNSUPPORTED_THUNKS = {
     "control flow (lax.while_loop, fori_loop or scan)": "while",
     "a random seed drawn at run time": "rng_seed",
 }
-"""Operations that users know by other names than XLA's."""
+"""Kinds of thunks, by the name under which users know the operation."""
 
 
 def describe_thunk(kind: str) -> str:
-    """Name the operation of a thunk that cannot be a launch of a cubin; `kind` is its field."""
+    """Name the operation of a thunk that cannot be launched; `kind` is a field of `ThunkProto`."""
     kind = kind.removesuffix("_thunk")
     names = (words for words, kinds in _UNSUPPORTED_THUNKS.items() if kind in kinds.split())
     return next(names, f"XLA's operation {kind}")
@@ -352,7 +352,7 @@ def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
 
 
 def _metadata(module: Any, instruction: Any) -> Any:
-    """Return an instruction's metadata, else the metadata of the root of its first callee."""
+    """Return the metadata of an instruction; if it has no name, of its first callee's root."""
     called = instruction.called_computation_ids[:1]
     roots = (
         inner.metadata

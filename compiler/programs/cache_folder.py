@@ -4,9 +4,9 @@ Next to JAX's entries, the folder has:
 
 * `pallasc-warm.json`, schema 1: `machines` by digest; and `entries`, each with `key`, `program`
   (id), `function`, `module`, `machine` (digest), `sha256` of the entry's file, and `lines`. Equal
-  programs have one key
+  programs share a key
 * `pallasc/<sha256>.lines`: the lines of a module (`compiler.programs.lines`)
-* `pallasc/lock`: empty; held while the folder is filled
+* `pallasc/lock`: empty; locked while the folder is filled
 * `python/jax_plugins/pallasc_warm.py`: the module that JAX imports at start (`jax_cache`)
 """
 
@@ -46,7 +46,7 @@ _LARGEST_INDEX_BYTES = 1 << 28
 
 
 class IndexEntry(Struct, frozen=True):
-    """An entry of the cache; see this module."""
+    """An entry in the index; this module's docstring lists the fields."""
 
     key: str
     program: str
@@ -58,7 +58,7 @@ class IndexEntry(Struct, frozen=True):
 
     @property
     def owner(self) -> tuple[str, str, str]:
-        """The program and machine of this entry; the next filling removes their other entries."""
+        """Program and machine of this entry; compiling them again removes their old entries."""
         return self.program, self.function, self.machine
 
 
@@ -83,7 +83,7 @@ def program_output(artifact: Artifact) -> ProgramOutput:
     """Return the fields of a program in an artifact's record.
 
     Raises:
-        CorruptError: it has none, or it is malformed.
+        CorruptError: the record has no program, or the program is malformed.
     """
     try:
         output = msgspec.convert(artifact.record.get("program"), ProgramOutput)
@@ -98,8 +98,8 @@ def read_index(folder: Path) -> Index:
     """Return the index of a folder.
 
     Raises:
-        CorruptError: it is damaged.
-        SpecError: there is none, or it cannot be read.
+        CorruptError: the index is damaged.
+        SpecError: there is no index, or it cannot be read.
     """
     path = folder / INDEX
     try:
@@ -229,16 +229,17 @@ Now = tuple[str, bytes] | str
 
 
 def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]:
-    """Return a verdict for each entry of a folder, by program, and for programs without one.
+    """Return a verdict for each entry of a folder, by program, and for programs without an entry.
 
     Args:
         folder: the folder.
         here: the machine that will start the programs.
-        now: programs as they lower now, by id. Others are compared by machine and content only.
+        now: programs as they lower now, by id. Entries of other programs are compared by machine
+            and content only.
 
     Raises:
         CorruptError: the index is damaged.
-        SpecError: there is none.
+        SpecError: there is no index.
     """
     index = read_index(folder)
     missed = {e: _why_missed(folder, e, index.machines[e.machine], here) for e in index.entries}
@@ -246,8 +247,8 @@ def verify(folder: Path, here: Machine, now: Mapping[str, Now]) -> list[Verdict]
     verdicts = []
     for entry, reason in sorted(missed.items(), key=lambda item: (item[0].program, item[0].key)):
         found = now.get(entry.program, "")
-        # If the current module of a program has an entry, the program may also have an older entry,
-        # from before its function was renamed.
+        # A program may also have an older entry, for example from before its function was renamed.
+        # If another entry has the current key, the older one does not count as changed.
         if not reason and found and reasons.get(found[0]) != "":
             reason = _why_changed(folder, entry, found)
         verdicts.append(Verdict(entry.program, entry.key, "miss" if reason else "hit", reason))

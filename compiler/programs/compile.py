@@ -1,10 +1,10 @@
-"""Compile a whole program for a described machine: lower, key, executable, artifact.
+"""Compile a whole program for a described machine, and make an artifact of it.
 
 The artifact's record has the usual fields with an empty plan and no kernels, and a field `program`:
 
 * `key`: the key under which the machine's JAX looks the executable up
 * `module`: the name of its module
-* `entry`: digest of the blob with the content of the cache's file, "" if it was only lowered
+* `entry`: digest of the blob with the content of JAX's cache file, "" if it was only lowered
 * `lines`: digest of the blob with the lines of the module (`module_lines`)
 """
 
@@ -56,7 +56,7 @@ _CALLBACKS = ("callback", "debug_print")
 
 @dataclass(frozen=True, slots=True)
 class ProgramJob:
-    """A program and its job; `base_dir` shortens the paths of lines."""
+    """A program and its job; paths of source lines are relative to `base_dir`."""
 
     job: Job
     program: Program
@@ -77,7 +77,7 @@ def importing(program: Program) -> AbstractContextManager[None]:
     """Return a context in which the user's modules see the machine's GPUs.
 
     Raises:
-        ToolError: this JAX cannot describe them.
+        ToolError: the installed JAX cannot describe these GPUs.
     """
     return on_machine(machine_devices(program.machine), tracing=False)
 
@@ -86,9 +86,10 @@ def lower_program(work: ProgramJob) -> LoweredProgram:
     """Trace and lower a program as the machine's JAX does, and compute its key.
 
     Raises:
-        CompileError: it fails, or its results need Python; the error has the user's line.
+        CompileError: tracing or lowering fails; the error has the user's line.
+        UnsupportedError: the program calls Python while it runs; the error has the user's line.
         SpecError: the arguments do not fit the function.
-        ToolError: this JAX cannot describe the machine.
+        ToolError: the installed JAX cannot describe the machine.
     """
     check_folder()
     devices = machine_devices(work.program.machine)
@@ -98,7 +99,7 @@ def lower_program(work: ProgramJob) -> LoweredProgram:
         if call.host_callbacks:
             raise _callback_error(definition(work.job.function))
         located = None
-        if work.program.only_lower:  # comparisons show only current places
+        if work.program.only_lower:  # a comparison shows lines of a program that is only lowered
             located = _lowered(work, devices, locations=True)
     except (Exception, SystemExit) as error:
         raise explain(error, work.job.function) from error
@@ -117,7 +118,7 @@ def _text(stage: Any, *, locations: bool = False) -> str:
 
 @cache
 def _traced_again() -> Any:
-    """Return a context in which JAX reuses nothing that it lowered with another value."""
+    """Return a context that takes a value; JAX reuses only what it lowered with an equal value."""
     import jax
 
     return jax.make_user_context(False)
@@ -282,7 +283,7 @@ def compile_program(
 
 
 def _executable(call: Any, tools: Tools, tuned: bytes) -> bytes:
-    """Compile with the toolchain's assembler and recorded results; these options are in no key."""
+    """Compile with the toolchain's assembler and recorded autotuning; JAX's key has neither."""
     options = deepcopy(call.options)
     own = {
         "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",
@@ -290,7 +291,7 @@ def _executable(call: Any, tools: Tools, tuned: bytes) -> bytes:
     }
     with tempfile.TemporaryDirectory(prefix="pallasc-autotune-") as folder:
         if tuned:
-            # XLA reads text or binary, as the suffix says.
+            # XLA chooses between text and binary by the suffix.
             kind = "textproto" if tuned.isascii() else "pb"
             results = Path(folder, f"{digest(tuned)}.{kind}")
             results.write_bytes(tuned)

@@ -1,4 +1,4 @@
-"""Describe this machine: what its JAX puts into compilation keys."""
+"""Describe this machine: all inputs of the keys of JAX's compilation cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SETTINGS = re.compile(
     r"|PLATFORM|PPRINT|PROCESS_ID|RAISE_PERSISTENT|SEND_TRACEBACK|SHARE_BINARY|SKIP_CUDA|SOURCE_URL"
     r"|TEST_|THREAD_GUARD|TRACEBACK|TRACER_ERROR|TRANSFER_)\w+"
 )
-"""Variables that can change a module or its options; others name places, logs, or processes."""
+"""Variables that can change a module or its options; the rest set folders, logs, or processes."""
 _PLUGINS = ("jax-cuda13-plugin", "jax-cuda12-plugin")
 
 
@@ -131,13 +131,13 @@ def counted_settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 _DESCRIPTION = (9, 2)
-"""`PjRtTopologyDescriptionProto`: the field with the `GpuTopologyProto`, and the bytes in it."""
+"""Field numbers that lead from a `PjRtTopologyDescriptionProto` to its `GpuTopologyProto`."""
 _FACTS = {"driver": (8, 1, 24), "memory_bytes": (8, 1, 14), "cpu": (9, 2)}
 """Numbers of the fields in `GpuTopologyProto`, as of jaxlib 0.11 and 0.12."""
 
 
 def _facts(topology: bytes) -> dict[str, str]:
-    """Return figures for people from a serialized topology; "" if they have moved."""
+    """Return figures to show from a serialized topology, "" for each that is not where expected."""
     return {name: _field(topology, (*_DESCRIPTION, *path)) for name, path in _FACTS.items()}
 
 

@@ -1,27 +1,27 @@
-"""JAX's persistent compilation cache: keys, entries, and the private functions of JAX they need.
+"""Keys and entries of JAX's persistent compilation cache, made with private functions of JAX.
 
-JAX has no public functions for this. These were tested with JAX 0.11.2 and 0.12.0.1:
+JAX has no public functions for this. These private ones were tested with JAX 0.11.2 and 0.12.0.1:
 
 * `jax._src.compiler.compile_or_get_cached` receives the module, the options, and the devices of a
   compilation (`lowering.compile.prepare_call`);
-* `jax._src.cache_key.get` computes the key, with a stand-in for the client of the machine;
+* `jax._src.cache_key.get` computes the key, with a stand-in for the machine's PJRT client;
 * `jax._src.compilation_cache.combine_executable_and_time` makes an entry; `zstandard` and `zstd`
   of that module, or zlib, compress it;
 * `jax._src.lru_cache` names the file of an entry `<key>-cache`;
 * `jax._src.xla_bridge` answers questions about devices, while a program is imported and traced;
-* `jax._src.config.remove_custom_partitioning_ptr_from_cache_key` is an argument of keys;
+* `jax._src.config.remove_custom_partitioning_ptr_from_cache_key` is an argument of `get`;
 * `Device.client.platform_version` enters keys;
 * `jaxlib`'s topology has a `fingerprint`, which enters keys.
 
 Topologies are public: `jax.experimental.topologies`. JAX 0.10 cannot read a serialized one.
 
-Locations. Keys contain the source locations in Mosaic kernels. `JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0`
-removes all lines but one: the line that calls the kernel, or the line of a kernel that ships with
-JAX. No setting removes this line, so `START_MODULE` replaces
-`jax._src.source_info_util.user_frame`, as `warm` does here (`jax_versions.source_locations`). JAX
-itself imports that module from `jax_plugins`, the package of its plugins, if `PYTHONPATH` has it.
-For JAX 0.11, it also gives all kernels one name for their dumps, which is in keys (see
-`jax_versions`).
+Locations. Keys depend on the source locations in Mosaic kernels.
+`JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0` removes all lines but one: the line that calls the kernel, or
+the line of a kernel that ships with JAX. No setting removes this line, so both sides replace
+`jax._src.source_info_util.user_frame`: pallasc with `jax_versions.source_locations`, and the user's
+program with `START_MODULE`. JAX imports `START_MODULE` at start from `jax_plugins`, the package of
+its plugins, if `PYTHONPATH` has its folder. For JAX 0.11, `START_MODULE` also gives all kernels the
+same name for their dumps, since this name is part of keys (see `jax_versions`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def entry_bytes(executable: bytes, machine: Machine) -> bytes:
 
 
 def compression() -> tuple[str, str]:
-    """Return how JAX compresses entries in this process, and the name of it in keys."""
+    """Return JAX's compression of entries in this process, and the compression's name in keys."""
     from jax._src import compilation_cache
 
     found: Any = compilation_cache
@@ -142,7 +142,7 @@ def machine_devices(machine: Machine) -> list[Any]:
     """Return JAX devices that stand for the machine's GPUs; nothing can run on them.
 
     Raises:
-        ToolError: this JAX cannot read topologies, or reads another one than was recorded.
+        ToolError: the installed JAX cannot read topologies, or reads this one differently.
     """
     if machine.digest in _devices:
         return _devices[machine.digest]
@@ -164,7 +164,7 @@ def machine_devices(machine: Machine) -> list[Any]:
 
 
 def fingerprint(devices: Sequence[Any]) -> str:
-    """Return the digest of the topology of these devices that enters keys."""
+    """Return the digest of these devices' topology, which is part of keys."""
     from jax._src import lib
 
     client: Any = vars(lib)["xla_client"]
@@ -173,7 +173,11 @@ def fingerprint(devices: Sequence[Any]) -> str:
 
 @contextlib.contextmanager
 def on_machine(devices: Sequence[Any], *, tracing: bool) -> Iterator[None]:
-    """Make JAX report these devices; computations run on the CPU unless they are traced."""
+    """Make JAX report these devices in this context.
+
+    With `tracing`, the first of them is JAX's default device. Otherwise the CPU is, so that
+    computations can run.
+    """
     import jax
     from jax._src import xla_bridge
 

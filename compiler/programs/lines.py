@@ -1,7 +1,8 @@
-"""The lines of a lowered module with the user's lines that made them, to explain a changed key.
+"""Lines of a lowered module, each with the source line that made it, to explain a changed key.
 
-Compressed JSON: `places`, a list of `layers.py:88`; `lines`, with the first digits of the digest of
-each line of the module without locations, and the number of the line's place, -1 for none.
+The format is compressed JSON. `places` is a list of source lines such as `layers.py:88`. `lines`
+has a pair for each line of the module: the first digits of a digest of the line without locations,
+and the index of its place, -1 for none.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def module_lines(plain: str, located: str, base_dir: str) -> bytes:
     """Return the lines of a module.
 
     Args:
-        plain: its text without locations.
-        located: its text with locations inside the lines, lowered again; "" for no places.
+        plain: the module's text without locations.
+        located: the text with locations inside the lines, lowered again; "" to omit the places.
         base_dir: folder to which paths are relative.
     """
     places: dict[str, int] = {}
@@ -63,7 +64,7 @@ def first_change(recorded: bytes, now: bytes) -> str:
     for index, (text, place) in enumerate(after["lines"]):
         others = before["lines"]
         is_changed = is_changed or index >= len(others) or others[index][0] != text
-        if is_changed and place >= 0:  # a constant has no place, and precedes its use
+        if is_changed and place >= 0:  # a constant has no place; a later line that uses it may
             return str(after["places"][place])
     return ""
 

@@ -8,7 +8,7 @@ ABI, and by the modules that it runs before any program: `sitecustomize` and `us
 Nothing is imported.
 
 A lock file and every manifest contain the parts with their versions (`components`), so a single
-function (`specs/lock.differences`) names the packages and versions that differ.
+function (`specs/loading/lock.differences`) names the packages and versions that differ.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ Digest = Callable[[Path | str], str]
 """Returns the SHA-256 of a file; raises `ToolError` if the file cannot be read."""
 
 COMPILING = ("compiler/lowering", "compiler/toolchain", "specs")
-"""The folders of pallasc's code from a callable to a checked artifact."""
+"""The folders of the code that turns a callable into a checked artifact."""
 
 PROGRAMS = (*COMPILING, "compiler/programs")
 """The folders of the code that compiles whole programs."""
 
 COLLECTING = ("specs", "specs/loading")
-"""The folders of the code from a Python spec to its specs in the store."""
+"""The folders of the code that turns a Python spec file into specs in the store."""
 
 
 def own_digest(digest: Digest, folders: Sequence[str] = COMPILING, top: Path | None = None) -> str:
     """Return one digest of the names and contents of pallasc's own folders.
 
-    The variables that every worker gets count by their values, since a kernel may read them while
-    it is traced.
+    The fixed environment variables of workers count, too, since a kernel may read them while it is
+    traced.
 
     Args:
         digest: SHA-256 of a file.
@@ -88,7 +88,7 @@ _PACKAGES = {
 
 TRACING_PACKAGES = "tracing packages"
 _IN_A_LOCK = {COMPUTED_WITH: "packages", TRACED_WITH: TRACING_PACKAGES}
-"""Their labels in a lock."""
+"""Labels in a lock for the labels of `_PACKAGES`."""
 
 TOOL = "tool "
 """The prefix of the identity's labels in the fields of a request key."""

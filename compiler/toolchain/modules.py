@@ -79,10 +79,10 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
         if finder is PathFinder:
             places = [*folders, *_workers_path()] if path is None else path
             spec = None
-            # Python compiles a module in an archive to find it.
+            # To find a module in an archive, Python compiles it, which may fail.
             with contextlib.suppress(ImportError, SyntaxError):
-                # Only the last part: for a dotted name it would look for the parent in
-                # `sys.modules`.
+                # Pass only the last part of the name: for a dotted name, `find_spec` would look for
+                # the parent in `sys.modules`.
                 spec = PathFinder.find_spec(name.rpartition(".")[2], list(places))
         else:
             find = getattr(finder, "find_spec", None)
@@ -105,7 +105,7 @@ def _workers_path() -> list[str]:
 
 
 def hidden(folders: Sequence[str]) -> list[str]:
-    """Return the Python modules that a file in `folders`, or on `PYTHONPATH`, hides."""
+    """Return the modules of Python that files in `folders` or on `PYTHONPATH` hide."""
     before_pythons = itertools.takewhile(
         lambda place: not is_pythons(os.path.join(place, "_")), _workers_path()
     )
@@ -142,7 +142,7 @@ def is_standard(name: str) -> bool:
 
 @cache
 def site_folders() -> tuple[str, ...]:
-    """Return the folders of installed packages, as named and resolved, with a trailing slash."""
+    """Return the folders of installed packages, with and without links, with a trailing slash."""
     paths = sysconfig.get_paths()
     folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
     folders.append(site.getusersitepackages())

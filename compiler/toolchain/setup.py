@@ -1,13 +1,13 @@
 """Prepare to compile: find the toolchain, make the environment of workers, and identify both.
 
 `JAX_PLATFORMS=cpu` keeps JAX from looking for a GPU. `JAX_SKIP_CUDA_CONSTRAINTS_CHECK` lets the
-CUDA plugin register without a driver. `PATH` determines which `ptxas` XLA runs: it searches `PATH`
+CUDA plugin register without a driver. `PATH` determines which `ptxas` XLA runs: XLA searches `PATH`
 first, then the usual folders, then the wheels.
 
 Workers have a separate environment, which is the same on every machine, except for variables that
 reach the compiler or that a spec declares. Every variable belongs to one of these groups:
 
-* **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
+* **counted**: it reaches the compiler, so that users can set it. Its value is in every key, and so
   are the contents of the files that it names: `XLA_FLAGS` may be the name of a file with flags, and
   flags name libraries, bitcode, and tuning results. Folders and dump targets do not count.
 * **fixed**: it has a fixed value that nobody needs to change. The hash seed determines the order of
@@ -21,7 +21,7 @@ reach the compiler or that a spec declares. Every variable belongs to one of the
   request key of the kernels that declare it.
 * **withheld**: everything else. Kernels see none of these. If a kernel asks for such a variable and
   it is set, the build warns (`report.hidden_notes`). Some cannot be declared: `CUDA_ROOT` makes JAX
-  take the assembler and the device library from there, `PYTHONOPTIMIZE` removes asserts,
+  take the assembler and the device library from another folder, `PYTHONOPTIMIZE` removes asserts,
   `MAKEFLAGS` reaches ptxas.
 
 One more variable counts in every key but reaches no compiler: `PALLASC_CACHE_SALT`, or the
@@ -89,7 +89,7 @@ _COUNTED_PREFIXES = (
     "TRITON_", "PJRT_", "CUDNN_", "NPY_", "LIBTPU_", "TPU_", "TF_CPP_", "TF_CUDA_", "TF_CUDNN_",
     "TF_DETERMINISTIC_", "TF_ENABLE_", "TF_FORCE_", "TF_FP16_", "TF_GPU_", "TF_USE_", "TF_XLA_",
 )  # fmt: skip
-"""Variables that reach the compiler; they count in every key. (`TF_` would match Terraform's.)"""
+"""Prefixes of variables that reach the compiler and count in every key. (Terraform uses `TF_`.)"""
 
 _COUNTED = frozenset(
     {
@@ -97,7 +97,7 @@ _COUNTED = frozenset(
         "DISABLE_LLVM_OPT",  # Triton's code generator inside XLA
         "DISABLE_PTXAS_OPT",
         "ENABLE_MEM_REUSE",
-        "GLIBC_TUNABLES",  # chooses between versions of exp and the like
+        "GLIBC_TUNABLES",  # selects implementations of exp and similar functions
         "LD_AUDIT",
         "LD_PRELOAD",
     }
@@ -128,7 +128,7 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
         or (name in PLACES and not _is_dropped(name))
     }
     result = {**kept, **FORCED, **FIXED, "PATH": SYSTEM_PATH}
-    # This process's Python options do not reach a worker; `-s` changes where modules are found.
+    # A worker does not inherit Python's options. `-s` matters: it changes where modules are found.
     if sys.flags.no_user_site:
         result["PYTHONNOUSERSITE"] = "1"
     if "PYTHONPATH" in result:
@@ -246,11 +246,11 @@ _SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
     """Return a folder that contains `ptxas` and `nvlink` of this toolchain under these names.
 
-    The wheel's own folder is used directly. For another assembler, a temporary folder of links is
-    made; the second result removes it. It is also made if Mosaic could not parse the path: Mosaic
-    puts it into a line of options for LLVM's passes, which is split at blanks, commas, and braces,
-    and must be UTF-8. The parent folder has the layout of a CUDA toolkit, with the device library
-    in `nvvm/libdevice`: XLA's `xla_gpu_cuda_data_dir` and Mosaic's `CUDA_HOME` need that.
+    Usually, this is the wheel's own folder. For another assembler, or if Mosaic could not parse the
+    path, a temporary folder of links is made; the second result removes it. Mosaic puts the path
+    into a line of options for LLVM's passes, which is split at blanks, commas, and braces, and must
+    be UTF-8. The parent folder has the layout of a CUDA toolkit, with the device library in
+    `nvvm/libdevice`, as XLA's `xla_gpu_cuda_data_dir` and Mosaic's `CUDA_HOME` need it.
     """
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
     if toolchain.ptxas == own / "ptxas" and not _SPLIT.search(str(own)):
@@ -342,7 +342,8 @@ class Setup(Struct, frozen=True):
     def in_this_process(self) -> Iterator[None]:
         """Make XLA and Mosaic GPU in this process use the toolchain's assembler.
 
-        `PATH` is changed for C++, too. They choose their assembler once per process.
+        Setting `os.environ` also changes `PATH` for C++. XLA and Mosaic choose their assembler once
+        per process.
         """
         front = f"{self.toolkit / 'bin'}{os.pathsep}"
         with _ONE_AT_A_TIME, without_nvjitlink():
@@ -354,7 +355,7 @@ class Setup(Struct, frozen=True):
                 os.environ["PATH"] = before + after
 
     def context(self, store: Store, variables: Mapping[str, str] | None = None) -> Context:
-        """Identify the toolchain; reads all its files unless the store remembers their digests.
+        """Identify the toolchain; all its files are read unless the store remembers their digests.
 
         Args:
             store: remembers digests of files.

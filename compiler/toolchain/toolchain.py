@@ -42,7 +42,7 @@ def find_package(name: str) -> Package | None:
             version = names[0].removeprefix(prefix).removesuffix(_SUFFIX)
             return Package(name, version, Path(folder))
         if names:
-            break  # an interrupted update: only their contents show which is installed
+            break  # an update was interrupted: only their contents show which one is installed
     from importlib import metadata
 
     try:
@@ -166,9 +166,9 @@ def check_versions(packages: tuple[Package, ...]) -> None:
 
 
 def find_disassembler() -> Path | None:
-    """Return NVIDIA's disassembler, None if it is not installed; it does not need a compiler.
+    """Return NVIDIA's disassembler, None if it is not installed. It works without a compiler.
 
-    Its only wheel is for CUDA 13, and also reads cubins of CUDA 12.
+    NVIDIA's only wheel is for CUDA 13, but the disassembler also reads cubins of CUDA 12.
     """
     package = find_package("nvidia-cuda-nvdisasm")
     path = package.root / "nvidia/cu13/bin/nvdisasm" if package else None
@@ -219,7 +219,7 @@ def tool_version(tool: Path) -> str:
     """Return the version that an NVIDIA tool prints, such as "13.5.37".
 
     Raises:
-        ToolError: it cannot be run, or prints no version.
+        ToolError: the tool cannot be run, or prints no version.
     """
     import subprocess
 
@@ -261,8 +261,8 @@ def without_nvjitlink() -> Iterator[None]:
 
     Newer versions of XLA assemble with this library if they can load it. XLA has an option against
     this (`compile_lowered`). Mosaic's assembler pass has none: it asks the library for its version,
-    and uses it from 12.5 on. So this function of the library returns an error while the context
-    lasts. The others still work, for example for `import torch` in a kernel's module.
+    and uses it from 12.5 on. So while the context lasts, the library's version function returns an
+    error. Its other functions still work, for example for `import torch` in a kernel's module.
     """
     function, code = _version_function(), _RETURN_1.get(os.uname().machine)
     if function is None or code is None:
@@ -280,7 +280,7 @@ def without_nvjitlink() -> Iterator[None]:
 
 
 def _version_function() -> Any:
-    """Load the libnvJitLink that XLA would load; return None if there is none."""
+    """Return the version function of the libnvJitLink that XLA would load, None without one."""
     import ctypes
 
     cuda = _plugin()
@@ -289,9 +289,9 @@ def _version_function() -> Any:
         return None
     name, folder = f"libnvJitLink.so.{cuda}", package.root / "nvidia"
     wheels = (folder / f"cu{cuda}" / "lib" / name, folder / "nvjitlink" / "lib" / name)
-    # One that this process has loaded already, those in the plugin's RPATH, one of the system.
+    # First a library that this process has loaded, then the plugin's RPATH, then the system.
     for place, mode in ((name, os.RTLD_NOLOAD), *((str(path), 0) for path in wheels), (name, 0)):
-        with suppress(OSError, AttributeError):  # there is none, or it is too old for XLA
+        with suppress(OSError, AttributeError):  # no such library, or one that is too old for XLA
             return ctypes.CDLL(place, mode).nvJitLinkVersion
     return None
 
@@ -390,7 +390,8 @@ def problem_of(items: Sequence[Item]) -> str | None:
 def only_runs(items: Sequence[Item]) -> bool:
     """Return True if only the runtime is installed, and no part of a compiler.
 
-    JAX alone is not a compiler, since it also runs kernels; its CUDA plugin and CUDA's tools are.
+    JAX's CUDA plugin and CUDA's tools are parts of a compiler. JAX alone is not, since programs
+    also use it to run kernels.
     """
     present = {item.name for item in items if item.version or item.path}
     compilers = ("jax-cuda", "ptxas", "nvlink", "libdevice")

@@ -1,8 +1,8 @@
 """A cluster with the interface of `workers/pool.Pool`, using dask's workers.
 
-dask schedules the variants, one task each, and repeats those whose worker died. A variant whose
-reply the build rejects goes to another worker. dask also gives up on workers that do not answer
-(`distributed.scheduler.worker-ttl`).
+dask schedules the variants, one task each, and repeats a variant whose worker died or does not
+answer for too long (`distributed.scheduler.worker-ttl`). A variant whose reply the build rejects
+goes to another worker.
 
 Everything that a worker reports is checked as far as possible: each blob is hashed, the record is
 parsed as untrusted input, and the sources that the compilation read must equal the local sources.
@@ -41,12 +41,13 @@ if TYPE_CHECKING:
 
 LONGEST_BYTES = 256 << 20
 _MOST_VALUES = 1_000_000
-"""When parsed, a value of three characters takes about 60 bytes."""
+"""Maximum number of values in a reply: a value of three characters takes about 60 bytes of memory.
+"""
 
 _HINT = (
-    "Start one with: dask scheduler; or compile here, without --executor. TLS: Give it and this "
-    "machine certificates of one authority: distributed.comm.tls.ca-file, .client.cert and "
-    ".client.key of dask's configuration."
+    "Start one with: dask scheduler; or compile here, without --executor. For TLS, the scheduler "
+    "and this machine need certificates of one authority: set distributed.comm.tls.ca-file, "
+    ".client.cert and .client.key in dask's configuration."
 )
 _CONNECT_S = 5.0
 _WAIT_S = 30.0
@@ -54,7 +55,8 @@ _SLOWEST_BYTES_PER_S = 1e6
 _NOBODY_S = 15.0
 _TICK_S = 0.5
 _AHEAD = 16
-"""Variants sent ahead, plus four per thread: workers never wait, and a bad one gets few."""
+"""Number of variants sent ahead, in addition to four per thread. So workers never wait, but a
+worker that fails gets few variants."""
 _MOST_FAILURES = 3
 """Number of workers that are tried for a variant."""
 
@@ -70,7 +72,7 @@ class _Sent:
         began_s: time when it started, None before.
         allowed: the workers that may compile it, None for all.
         worker: the worker that has it, "" until known.
-        failures: reasons why workers failed at it, by worker; "" is an unknown one.
+        failures: reasons of its failures, by worker, or by "" if the worker is unknown.
     """
 
     task: Task
@@ -249,7 +251,7 @@ class ClusterPool(ExitStack):
         """Fetch a reply, limited in size, verify it, and publish it.
 
         Raises:
-            ValueError: it is rejected.
+            ValueError: the reply is rejected.
         """
         if future.status == "error":
             error = future.exception(timeout=_WAIT_S)
@@ -316,7 +318,7 @@ def read_reply(request: messages.Request, data: object) -> Reply:
     """Return the reply to a request from the bytes of `reply_bytes`.
 
     Raises:
-        ValueError: it is malformed.
+        ValueError: the reply is malformed.
     """
     if type(data) is not bytes or len(data) > LONGEST_BYTES:
         raise ValueError("not bytes, or too many")
@@ -334,7 +336,7 @@ def publish(lookup: Lookup, asked: Compile, reply: Compiled) -> Compiled:
         reply: the worker's reply.
 
     Raises:
-        ValueError: it is rejected.
+        ValueError: the reply is rejected.
     """
     try:
         _check_artifact(reply, asked)
@@ -393,7 +395,7 @@ def scheduler_url(address: str) -> str:
     It is "" for `dask:`, a cluster in the process of the build.
 
     Raises:
-        SpecError: it is not a scheduler; the message shows no password.
+        SpecError: the address is not a scheduler's; the message shows no password.
     """
     if address.strip() == "dask:":
         return ""

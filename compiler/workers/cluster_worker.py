@@ -40,7 +40,8 @@ from pallasc.specs.loading.lock import Component, differences
 from pallasc.specs.spec import Variant
 
 _IDLE_S = 60.0
-"""After this idle time, the plugin of a killed build ends its processes and removes its files."""
+"""Idle time after which the plugin ends its processes and removes its files; the build may be dead.
+"""
 _TICK_S = 0.25
 
 
@@ -67,7 +68,7 @@ class SentSources:
     """Files to send.
 
     Attributes:
-        folders: folders that exist locally, even if none of their files is sent.
+        folders: folders that exist on the user's machine, even if none of their files is sent.
         files: contents by path.
         path: folders to search for modules.
     """
@@ -83,7 +84,7 @@ class SentSources:
         Raises:
             ToolError: there are too many files, or they are too large.
         """
-        with contextlib.suppress(OSError):  # a compilation that reads it fails there, too
+        with contextlib.suppress(OSError):  # a compilation that reads it will fail on the worker
             self.files[path] = Path(path).read_bytes()
             self._bytes += len(self.files[path])
         if len(self.files) > MOST_FILES or self._bytes > MOST_BYTES:

@@ -3,12 +3,12 @@
 A diagnostic is a Python warning, a `logging` record at WARNING or above, or some lines of standard
 error, which C++ and child processes write to as well. A manifest stores the diagnostics of its
 compilation, so that a hit repeats them. An artifact has none, so that it is the same with and
-without diagnostics. If a variant is lowered and its artifact is already stored, the diagnostics
-come from a manifest under a separate key (`store_for_action`).
+without diagnostics. If a variant is lowered and its artifact is already stored, the diagnostics of
+XLA's compilation come from a manifest under a separate key (`store_for_action`).
 
 JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
-n}`. All texts are bounded, without addresses, times, and folders (`stable`). Lines that
-depend on the machine and are unrelated to the kernel are left out (`_NOISE`).
+n}`. All texts are bounded, and have no addresses, times, or folders (`stable`). Lines of XLA that
+are unrelated to the kernel are left out (`_NOISE`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def merged(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Merge equal diagnostics and count them, in the order of first appearance; omit too many."""
+    """Merge and count equal diagnostics, in the order of first appearance; limit their number."""
     counts: dict[Diagnostic, int] = {}
     for diagnostic in diagnostics:
         plain = replace(diagnostic, count=1)
@@ -121,7 +121,7 @@ class Listener:
     def __init__(self) -> None:
         self.stage: Stage = "lower"
         self.importing = ""
-        self._imported: dict[str, list[Diagnostic]] = {}  # while modules were imported, by name
+        self._imported: dict[str, list[Diagnostic]] = {}  # from the import of each module
         self._own: list[Diagnostic] = []
         self._folders: dict[str, str] = {}
         self._read_to: dict[int, int] = {}
@@ -138,7 +138,7 @@ class Listener:
             base_dir: the folder of the variant's spec; it is removed from texts.
             outputs: which of descriptors 1 and 2 to record.
         """
-        # A hit imports this module, but neither of these.
+        # Imported only here, since a hit imports this module but needs neither of these.
         import logging
         import tempfile
 
@@ -193,7 +193,7 @@ class Listener:
             (self._imported.setdefault(module, []) if module else self._own).append(diagnostic)
 
     def _read(self, *, skip: bool = False) -> None:
-        """Record the output so far; or skip it, because it was recorded in another form."""
+        """Record the output so far; `skip` drops it, since it was recorded in another form."""
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -223,13 +223,13 @@ def _shown_file(filename: str, base_dir: str) -> str:
 
 
 def _output_since(descriptor: int, start: int) -> tuple[str, int]:
-    """Return output after its first `start` bytes, and its size; nothing if it is not a file."""
+    """Return a file's text after `start` bytes, and the file's size; "" and 0 for other outputs."""
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return "", 0
         size = status.st_size
-        # If it is shorter now, the build truncated it (`worker_process.Log`).
+        # If the file is shorter than `start`, the build has truncated it (`worker_process.Log`).
         start = max(start if start <= size else 0, size - _MOST_READ_BYTES)
         return os.pread(descriptor, size - start, start).decode("utf-8", "replace"), size
     except OSError:

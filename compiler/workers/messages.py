@@ -70,14 +70,14 @@ class _ErrorText(Struct, frozen=True):
 
 
 def _encode(value: Any) -> object:
-    """Convert a value of a type that msgspec does not know into one that it does."""
+    """Convert a value that msgspec cannot encode by itself."""
     if isinstance(value, PallascError):
         return _ErrorText.of(value)
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def _decode(kind: Any, value: Any) -> object:
-    """Convert a value into a type that msgspec does not know."""
+    """Convert a value to a type that msgspec cannot decode by itself."""
     if kind is PallascError:
         return msgspec.convert(value, _ErrorText).error()
     if kind is Path:
@@ -97,7 +97,7 @@ class Reply(Struct, frozen=True, kw_only=True, tag=True):
         task: the number of the request among the worker's requests.
         tainted: whether user code changed the process permanently.
         diagnostics: warnings and output of the request.
-        output: the end of the worker's output during the request; the build adds it.
+        output: the end of the worker's output during the request; the build sets it on arrival.
     """
 
     task: int | None = None
@@ -107,7 +107,7 @@ class Reply(Struct, frozen=True, kw_only=True, tag=True):
 
     def line(self) -> bytes:
         """Return the reply as a line of JSON."""
-        # msgspec's own encoder rejects the characters that Python uses for bytes of paths.
+        # msgspec's own encoder rejects the surrogates that Python uses for bytes of paths.
         data = msgspec.to_builtins(self, enc_hook=_encode)
         return json.dumps(data, separators=(",", ":")).encode() + b"\n"
 
@@ -136,7 +136,7 @@ class Failed(Reply, frozen=True, kw_only=True):
             failure is in a module that an earlier variant had loaded and that can be executed only
             once.
         died: whether the worker sent no reply.
-        place: the line of the user's files that it was executing then, if known.
+        place: the line of the user's files that the worker was executing when it died, if known.
     """
 
     error: PallascError
@@ -149,7 +149,7 @@ class Failed(Reply, frozen=True, kw_only=True):
 
     @staticmethod
     def because_of(error: PallascError, **known: Any) -> Failed:
-        """Return the reply for an error; `known` are its other fields."""
+        """Return the reply for an error; `known` are the reply's other fields."""
         cause: BaseException | None = error
         # An error that is re-raised "from" itself is its own cause.
         while isinstance(cause, PallascError) and cause.__cause__ is not cause:
@@ -162,8 +162,8 @@ class Collected(Reply, frozen=True, kw_only=True):
 
     Attributes:
         specs: the specs as plain data, from `spec_to_json`.
-        uncached: why the store must not remember them, "" if it may.
-        sources: files that were read while it was executed, None if unknown.
+        uncached: why the store must not remember the specs, "" if it may.
+        sources: files that were read while the spec file was executed, None if unknown.
     """
 
     specs: tuple[dict[str, Any], ...]
@@ -182,13 +182,13 @@ class Compiled(Reply, frozen=True, kw_only=True):
     Attributes:
         action: the action key.
         status: "hit" if XLA did not have to compile.
-        seconds: how long it took.
-        warnings: sentences for people, by topic; the build shows one per topic.
-        uncached: why there is no manifest, "" if there is.
+        seconds: time of lowering and compiling.
+        warnings: sentences for the user, by topic; the build shows one per topic.
+        uncached: why there is no manifest, "" if there is one.
         printed: output of tracing, packed (`kernel_output`).
         put: result of adding the artifact to the store.
         record: the artifact's record, None if the worker has none.
-        blobs: contents of the files that the record names, by digest.
+        blobs: contents of the blobs that the record names, by digest.
         missed: withheld variables and files that were requested, with the place of the request.
         manifest: manifest for the build to sign and publish, None if there is none.
     """
@@ -235,7 +235,7 @@ class Request(Struct, frozen=True, kw_only=True):
         """Return the reply to this request that a worker sent.
 
         Raises:
-            ValueError: it is malformed.
+            ValueError: the reply is malformed.
         """
         try:
             kinds: Any = self.reply | Failed
@@ -261,8 +261,8 @@ class Introduction(Request, frozen=True, kw_only=True):
         identity: label -> digest of each part of the toolchain that action keys depend on.
         versions: label -> version of each part of the toolchain, for people.
         variables: the environment variables that reach the compiler.
-        store: its folder.
-        signing: whether stored digests of files are signed; workers get no keys.
+        store: the store's folder.
+        signing: whether stored digests of files are signed; workers get no keys to check them.
     """
 
     record: Mapping[str, object]
@@ -321,7 +321,8 @@ class Compile(Request, frozen=True, kw_only=True):
         fields: the labeled fields of that key.
         data: the digests of its data files.
         env: the values of the variables that it declares, None if not set.
-        trusted_records: digests of the only records that may be used, by action key; None for all.
+        trusted_records: for each action key, the digest of the only stored record that may be used;
+            None allows all records.
     """
 
     reply: ClassVar[type[Reply]] = Compiled
@@ -376,13 +377,13 @@ class Task(Struct, frozen=True):
         """Return the request for the worker.
 
         Raises:
-            PallascError: it cannot be made.
+            PallascError: the request cannot be made.
         """
         return self.request() if callable(self.request) else self.request
 
 
 REFUSED = "refused"
-"""Kind of error of a cluster's worker that rejects all variants of a build."""
+"""`kind` of the error with which a cluster's worker rejects all variants of a build."""
 
 READY = b'{"ready":true}\n'
 """Sent when a worker can begin with its first task."""

@@ -42,7 +42,7 @@ _SHARE = 0.02
 _ENDING_S = 0.02
 """Interval between checks of a worker's exit code after its channel has closed."""
 _REPLACED_AT = 0.75
-"""After a task, a worker is replaced if it still holds this fraction of its memory limit."""
+"""After a task, a worker is replaced if it holds more than this fraction of its memory limit."""
 _RESERVED_BYTES = 512 << 20
 _RESERVED_BYTES_PER_CORE = 32 << 20
 
@@ -129,7 +129,7 @@ class Pool:
     def keep_ready(self, requests: Mapping[str, Request]) -> None:
         """Between two runs, keep one unused worker ready for each architecture; end all others.
 
-        In the next run, a worker serves tasks if its context still equals the pool's.
+        The next run uses such a worker only if its context still equals the pool's.
 
         Args:
             requests: for each architecture, the request to send after the context.
@@ -157,7 +157,7 @@ class Pool:
         return sorted(tasks, key=lambda item: -item[1])
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
-        """Run tasks with different labels.
+        """Run tasks, whose labels must differ.
 
         Yields ("started", task, None), ("done", task, reply), and, every `tick_s` seconds, ("tick",
         None, None). If a worker dies during a task and its earlier tasks may be the cause, the task
@@ -239,8 +239,8 @@ class Pool:
     def _data_bytes(self) -> int:
         """Return the operating system's limit for each process (RLIMIT_DATA), 0 for none.
 
-        It stops processes that allocate faster than the pool checks. Linux also counts memory that
-        is only reserved, such as the stacks of the threads that XLA starts for each core.
+        The limit stops processes that allocate faster than the pool checks. Linux also counts
+        memory that is only reserved, such as the stacks of the threads that XLA starts per core.
         """
         if not self.memory_bytes:
             return 0
@@ -430,7 +430,7 @@ def _memory_left(group: Path) -> float:
     limits = ("memory.max", "memory.high", "memory.limit_in_bytes")
     limit = min(_number(group / name) or math.inf for name in limits)
     used = _number(group / "memory.current") or _number(group / "memory.usage_in_bytes") or 0
-    # Cached file pages count as used, but the kernel drops them under pressure.
+    # Cached file pages count as used, but Linux drops them under pressure.
     stat = _text(group / "memory.stat")
     files = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
     return limit - max(0, used - sum(map(int, files)))
@@ -462,7 +462,7 @@ def _text(path: Path) -> str:
 Tables = Mapping[str, LineTable]
 """Line tables by the digest of the PTX."""
 Texts = Mapping[str, str]
-"""PTX by the digest of the cubin, as `PlanRun` expects."""
+"""PTX by the digest of the cubin, as the emulator expects it."""
 
 
 def find_lines(

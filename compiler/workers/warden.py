@@ -1,11 +1,11 @@
 """The process between the build and a worker, which ensures that no descendant outlives it.
 
-Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS
-ANSWERS PARENT FOLDER DATA_BYTES`. It forks. The child becomes the worker, `MODULE.main(REQUESTS,
-ANSWERS)`, with FOLDER for its temporary files, and sends `{"pid": …}` first.
-The warden waits. It is a subreaper: descendants whose parent died become its children, in any
-session. When the worker ends, or the build sends SIGTERM, or the build itself dies, the warden
-kills all descendants, removes the folder, and exits with the worker's status.
+The build starts `python -P -m pallasc.compiler.workers.warden` with the arguments `MODULE REQUESTS
+ANSWERS PARENT FOLDER DATA_BYTES`. This process forks. The child becomes the worker: it sends
+`{"pid": …}`, then calls `MODULE.main(REQUESTS, ANSWERS)`, with FOLDER for its temporary files. The
+parent becomes the warden, and waits. It is a subreaper: descendants whose parent died become its
+children, in any session. When the worker ends, or the build sends SIGTERM, or the build itself
+dies, the warden kills all descendants, removes the folder, and exits with the worker's status.
 
 Process-pool libraries (loky, pebble) cannot do this: they watch workers only from the build, so
 processes that a worker starts in another session, or that remain when the build is killed, escape
@@ -61,7 +61,7 @@ def descendants(process: int, parents: Mapping[int, int]) -> list[int]:
 def held_bytes(process: int) -> int:
     """Return the memory that a process does not share with others, 0 if it has ended.
 
-    File pages do not count: the kernel drops them under pressure, and processes share them.
+    File pages do not count: Linux drops them under pressure, and processes share them.
     """
     status = _proc_file(f"/proc/{process}/status")
     return 1024 * sum(map(int, _HELD.findall(status) or _RESIDENT.findall(status)))
@@ -84,7 +84,7 @@ SHOW_STACK = signal.SIGUSR2
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_S = 10.0
-"""Time in seconds after which a process that is not dead must be hanging in the kernel."""
+"""Time to wait for killed processes to end; only a process that hangs in Linux takes longer."""
 _OUT_OF_MEMORY_SCORE = "500"
 _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 
@@ -92,7 +92,7 @@ _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 def main(arguments: list[str]) -> NoReturn:
     """Become warden and worker; does not return."""
     module, requests, answers, build, folder, data_bytes = arguments
-    # The caller may ignore the signal, which is inherited; `waitpid` would then report nothing.
+    # If the build ignored SIGCHLD, this process would inherit that, and `waitpid` report nothing.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     warden = int(build)
@@ -129,7 +129,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _call_at_death_of(parent: int, call: signal.Signals) -> None:
-    """Make the kernel send this process a signal when its parent dies."""
+    """Make Linux send this process a signal when its parent dies."""
     _prctl(_PR_SET_PDEATHSIG, call)
     if os.getppid() != parent:
         os._exit(1)
@@ -146,7 +146,7 @@ def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
     if data_bytes:
         _limit(resource.RLIMIT_DATA, data_bytes)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write(_OUT_OF_MEMORY_SCORE)  # the kernel kills it before the build
+        file.write(_OUT_OF_MEMORY_SCORE)  # short of memory, Linux kills the worker, not the build
     faulthandler.enable()
     signal.signal(SHOW_STACK, signal.SIG_DFL)
     faulthandler.register(SHOW_STACK, all_threads=True, chain=True)
@@ -183,7 +183,7 @@ def _end_with(run: Callable[[], int]) -> NoReturn:
 
 
 def _detach(*descriptors: int) -> None:
-    """Keep a process that a kernel forked from replying in place of the worker."""
+    """Disconnect the pipes in a process that a kernel forked, so that it cannot send replies."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in descriptors:
         os.dup2(nowhere, descriptor, inheritable=False)

@@ -1,8 +1,8 @@
 """The worker process: imports JAX once, then serves requests, for a single architecture.
 
-Started by the warden as `main(REQUESTS, ANSWERS)`, with two inherited pipe descriptors. Standard
-output and error belong to user code; the parent stores them in files, and the worker reads standard
-error (`diagnostics`). The worker ends when the request pipe closes, or when the warden dies, which
+The warden calls `main(REQUESTS, ANSWERS)` with two inherited pipe descriptors. Standard output and
+error are for user code; the build redirects them to files, and the worker reads standard error
+(`diagnostics`). The worker ends when the request pipe closes, or when the warden dies, which
 PDEATHSIG reports.
 """
 
@@ -98,7 +98,7 @@ _INSTALLED_WITH_JAX = ("jax", "jaxlib", "numpy", "ml_dtypes")
 
 
 def _lacking_jax(error: PallascError) -> ToolError | None:
-    """Return the error that says how to install JAX, if a spec imports it and it is missing."""
+    """Return the error that says how to install JAX, if a spec imports JAX and it is missing."""
     cause = error.__cause__
     if isinstance(cause, ModuleNotFoundError) and cause.name in _INSTALLED_WITH_JAX:
         try:
@@ -131,7 +131,7 @@ def _collect(request: messages.Collect) -> Reply:
     tables = [spec.table for spec in specs if spec.table]
     machines = [file for spec in specs for file in spec.machines]
     for read_file in dict.fromkeys([*tables, *machines]):
-        # The spec file depends on it, though pallasc read it.
+        # pallasc read this file, not the user's code, but the specs depend on it, too.
         recorders.record_of(name).look(FILE, str(Path(folder, read_file)))
     read = None
     try:
@@ -184,7 +184,7 @@ class Session:
         )
         _import_compiler()
         self.store = Store(introduction.store, trust=Trust())
-        # Stored digests of files are signed, too, and only the parent can check signatures.
+        # If stored digests of files are signed, only the build can check the signature.
         self.digests = FileDigests(None if introduction.signing else self.store.root)
         _user_context()(0)  # JAX's state differs from the first call on
         self.before, self.shared = ProcessSnapshot(), SharedState()
@@ -204,7 +204,7 @@ class Session:
             compile_job(job, lower_job(job), self.tools)
 
     def is_tainted(self) -> bool:
-        """Restore what variants share; return True if that is not possible."""
+        """Restore the state that variants share; return True if that is not possible."""
         self.before.restore_functions()
         try:
             return bool(self.shared.reset()) or self.before.is_tainted()
@@ -248,8 +248,8 @@ class Session:
     def _tracing(self, env: Mapping[str, str | None]) -> Iterator[None]:
         """Make JAX trace everything in the block again, with the variables that a variant declares.
 
-        Otherwise JAX does not call a function that it has already traced for an earlier variant,
-        and its warnings are lost.
+        Otherwise JAX would not call a function again that it has traced for an earlier variant, and
+        the function's warnings would be lost.
         """
         note_task()
         if env and not self._traced:
@@ -308,7 +308,7 @@ class Session:
     def _stored(self, key: str, request: Compile) -> Compiled | None:
         """Return the store's artifact of an action key, None if the build trusts none.
 
-        The build's own process may not be able to read the store, so it gets a copy.
+        The reply has a copy of the artifact, since the build may not be able to read the store.
         """
         trusted = request.trusted_records
         record = None if trusted is None else trusted.get(key, "")
@@ -333,7 +333,7 @@ class Session:
     def _with_manifest(
         self, made: Compiled, request: Compile, fields: Mapping[str, str]
     ) -> Compiled:
-        """Add the manifest, or why there is none."""
+        """Add the manifest to a reply, or the reason why there is none."""
         variant = request.variant
         read = entry_sources(variant, named_entries(variant))
         made = replace(made, missed=read.missed)
@@ -417,7 +417,7 @@ def _modules(entries: Sequence[Entry]) -> list[str]:
 
 
 def why_uncached(read: Sources) -> str:
-    """Return why there is no manifest of the reads, "" if there is one."""
+    """Return why a manifest cannot list these sources, "" if it can."""
     if read.unknown:
         return f"cannot compute a digest of {', '.join(sorted(read.unknown))}: no file"
     if read.unseen:
@@ -427,5 +427,5 @@ def why_uncached(read: Sources) -> str:
 
 
 def why_unknown_reads(error: Exception) -> str:
-    """Return why there is no manifest if finding the reads failed."""
+    """Return why there is no manifest if the sources could not be found."""
     return f"cannot determine which files it read: {summary_of(error)}"

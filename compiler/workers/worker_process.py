@@ -80,7 +80,7 @@ def make_folder() -> Path:
     """Make the folder for a worker's temporary files; its warden removes it.
 
     Raises:
-        ToolError: it cannot be created.
+        ToolError: the folder cannot be created.
     """
     try:
         return Path(tempfile.mkdtemp(prefix="pallasc-worker-"))
@@ -100,12 +100,12 @@ _MOST_READS = 64
 _LONGEST_LINE_BYTES = 256 << 20
 _STARTED = re.compile(rb'\{"pid":(\d+)\}')
 _STACK_S = 5.0
-"""Time limit of writing a stack; only a process that hangs in the kernel takes this long."""
+"""Time limit of writing a stack; only a process that hangs in Linux takes this long."""
 _END_S = 15.0
 _START_S = 120.0
 """Time limit of starting a worker, in addition to the limit of its task."""
 _CLOSED_S = 30.0
-"""Time for a process to end after its pipe has closed: its exit code explains more."""
+"""Time to wait for a worker's end after its pipe has closed, since its exit code explains more."""
 
 
 class Worker:
@@ -114,8 +114,7 @@ class Worker:
     Args:
         environment: its environment variables.
         folder: folder for its temporary files; the warden removes it.
-        data_bytes: limit that the kernel enforces on allocations of each of its processes, 0 for
-            none.
+        data_bytes: limit that Linux enforces on allocations of each of its processes, 0 for none.
         program: the module that the worker runs.
 
     Attributes:
@@ -128,7 +127,7 @@ class Worker:
         request: the last request that was sent to it, None before.
         served: number of tasks that it has answered.
         gone_s: time when its channel closed, None while it is open.
-        process: its process id, 0 until it has sent it.
+        process: its process id, 0 until the worker has sent this id.
         ready_s: time when it became ready for tasks, None before.
         began_s: time when it got its task.
     """
@@ -176,19 +175,19 @@ class Worker:
     # ---- messages
 
     def events(self) -> dict[int, int]:
-        """Return the events of `poll` to wait for: it sends data, or can accept more."""
+        """Return the events of `poll` to wait for: the worker sends data, or can accept more."""
         events = {} if self.gone_s is not None else {self.answers: POLLIN}
         if not self._flush():
             events[self.requests] = POLLOUT
         return events
 
     def introduce(self, context: Request) -> None:
-        """Send it the context of all tasks; it replies when it is ready."""
+        """Send the context of all tasks; the worker replies when it is ready."""
         self.context = context
         self.send(context)
 
     def assign(self, task: Task, request: Request) -> None:
-        """Assign it a task, and send the request that was made for the task."""
+        """Assign a task to the worker, and send the request that was made for the task."""
         self._output.mark()
         self._errors.mark()
         self.arch, self.group, self.task = None, task.group, task
@@ -202,7 +201,7 @@ class Worker:
         self._flush()
 
     def reply(self) -> Reply | None:
-        """Return the reply to its task, a failure if it died, None if it is still working."""
+        """Return the worker's reply to its task, a failure if it died, None if it still works."""
         self._read()
         task, request = self.task, self.request
         if task is None or request is None:
@@ -234,7 +233,7 @@ class Worker:
         )
 
     def is_fit(self) -> bool:
-        """Return True if it is alive and has sent nothing unrequested."""
+        """Return True if the worker is alive and has sent no reply that nobody requested."""
         self._read()
         return self.gone_s is None and not self._replies
 
@@ -250,7 +249,7 @@ class Worker:
         return True
 
     def _read(self) -> None:
-        gone = self.is_over()  # a process that it started may hold the pipe open after its end
+        gone = self.is_over()  # even then, a process that it started may hold the pipe open
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_READS):
                 data = os.read(self.answers, 1 << 20)
@@ -282,19 +281,19 @@ class Worker:
                 self._replies.append(bytes(line))
 
     def _written(self, longest_bytes: int) -> str:
-        """Return the end of its output since its task began; standard error comes last."""
+        """Return the end of the worker's output since its task began; standard error comes last."""
         errors = self._errors.tail(longest_bytes)
         return self._output.tail(max(0, longest_bytes - len(errors.encode()))) + errors
 
     # ---- supervision
 
     def cut_logs(self) -> None:
-        """Drop all but the end of its output, if there is too much."""
+        """Drop all but the end of the worker's output, if there is too much."""
         self._output.cut()
         self._errors.cut()
 
     def seconds(self) -> float:
-        """Return the time of its task so far; its start counts only beyond `_START_S`."""
+        """Return the time of the task so far; the worker's start counts only beyond `_START_S`."""
         seconds = time.monotonic() - max(self.began_s, self.ready_s or 0.0)
         is_starting = self.context is not None and self.ready_s is None
         return seconds - _START_S if is_starting else seconds
@@ -307,13 +306,13 @@ class Worker:
         timeout_s: float | None,
         grace_s: float = 0.0,
     ) -> CompileError | None:
-        """Return an error if it exceeds a limit, or outlives its closed channel for too long.
+        """Return an error if the worker exceeds a limit, or lives on after its channel has closed.
 
         Args:
-            held_bytes: memory that it and its descendants hold.
+            held_bytes: memory that the worker and its descendants hold.
             memory_bytes: memory limit, 0 or None for no limit.
             timeout_s: time limit of its task, None for no limit.
-            grace_s: additional time for a task if its worker enforces the limit itself.
+            grace_s: additional time for the task if the worker enforces the limit itself.
         """
         doing = self.task.doing if self.task else ""
         if memory_bytes and held_bytes > memory_bytes:
@@ -335,20 +334,20 @@ class Worker:
         return None
 
     def tree(self, parents: Mapping[int, int]) -> list[int]:
-        """Return its processes."""
+        """Return all processes below the outer warden: the worker, its warden, its descendants."""
         return descendants(self._warden.pid, parents)
 
     def is_over(self) -> bool:
-        """Return True if it has ended, with all its descendants."""
+        """Return True if the worker has ended, with all its descendants."""
         return self._warden.poll() is not None
 
     def ending(self) -> str:
-        """Return how it ended, for a message."""
+        """Describe how the worker ended, for a message."""
         code = self._warden.poll()
         return "closed its end of the pipe" if code is None else exit_in_words(code)
 
     def end_with_stack(self) -> None:
-        """Make it write its stack and end, and wait a moment for this."""
+        """Make the worker write its stack and end, and wait a moment for that."""
         if self.process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process, SHOW_STACK)
@@ -357,11 +356,11 @@ class Worker:
                 self._warden.wait(_STACK_S)
 
     def end(self) -> None:
-        """Start to kill it with all its descendants; does not wait."""
+        """Start to kill the worker with all its descendants, without waiting."""
         self._warden.send_signal(signal.SIGTERM)
 
     def finish(self) -> None:
-        """Kill it with all its descendants, and wait until they have ended."""
+        """Kill the worker with all its descendants, and wait until they have ended."""
         self.end()
         try:
             self._warden.wait(_END_S)

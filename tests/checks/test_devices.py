@@ -137,5 +137,5 @@ def test_inputs_of_a_file_have_the_devices_in_front(checked: Any, checking: Any)
     np.savez(folder / "inputs.npz", x=x[0])
     ran = checking.check(folder, *words, "--level", "artifact")
     assert (ran.code, ran.report["variants"]) == (2, [])
-    assert "whose files have its 2 devices in front: x in " in ran.report["error"]["message"]
+    assert "on 2 devices (the first dimension in files): x in " in ran.report["error"]["message"]
     assert "[2, 128]" in ran.report["error"]["message"]

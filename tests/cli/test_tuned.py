@@ -78,8 +78,8 @@ def test_a_row_of_another_artifact_is_a_warning_and_a_bundle_has_it(
     lines = Path("kernels.tuned.yaml").read_text().splitlines()
     (line,) = (number for number, text in enumerate(lines, 1) if STALE in text)
     warning = (
-        f"kernels.tuned.yaml:{line}: this row was measured as another artifact than the variant "
-        "compiles to now; the times may not hold.\n"
+        f"kernels.tuned.yaml:{line}: this row was measured with an artifact that differs from the "
+        "current one; the times may not hold.\n"
     )
     place = (spec, "--store", built.store)
     for command in ("build", "bundle create -o k.pallasc", "lock --update"):
@@ -92,7 +92,7 @@ def test_a_row_of_another_artifact_is_a_warning_and_a_bundle_has_it(
     assert warning not in run("inspect", *place).err
     assert warning not in run("build", *place, "-k", "dtype=bf16").err
     write_rows({"f32": STALE, "bf16": STALE})
-    assert "kernels.tuned.yaml:8: 2 rows were measured as another" in run("build", *place).err
+    assert "kernels.tuned.yaml:8: 2 rows were measured with an artifact" in run("build", *place).err
     write_rows(dict.fromkeys(digests))
     assert "measured as another" not in run("build", *place).err
 

@@ -96,5 +96,5 @@ def test_the_commands_with_certificates_build_on_a_cluster_and_others_are_refuse
     assert ": TLS certificate does not match" in refused.stderr
     for told in (without, refused):
         assert told.stderr.count("there is no scheduler that answers at dask+tls://") == 1
-        assert "Give it and this machine certificates of one authority" in told.stderr
+        assert "the scheduler and this machine need certificates of one authority" in told.stderr
         assert "Warning" not in told.stderr
