@@ -319,21 +319,16 @@ def _paired_kernels(
 ) -> list[tuple[KernelResources | None, KernelResources | None]]:
     """Pair kernels by name, then the rest by origin and order."""
     pairs: list[tuple[KernelResources | None, KernelResources | None]] = []
-    rest = list(second)
-
-    def take(one: KernelResources, key: str) -> bool:
-        own = getattr(one, key)
-        other = next((each for each in rest if getattr(each, key) == own), None)
-        if other is not None:
-            rest.remove(other)
-            pairs.append((one, other))
-        return other is not None
-
-    left = [one for one in first if not take(one, "name")]
-    for one in left:
-        if not take(one, "origin"):
-            pairs.append((one, None))
-    return [*pairs, *((None, other) for other in rest)]
+    left, rest = list(first), list(second)
+    for key in ("name", "origin"):
+        for one in list(left):
+            own = getattr(one, key)
+            other = next((each for each in rest if getattr(each, key) == own), None)
+            if other is not None:
+                left.remove(one)
+                rest.remove(other)
+                pairs.append((one, other))
+    return [*pairs, *((one, None) for one in left), *((None, other) for other in rest)]
 
 
 def _deep(found: Iterable[Difference], level: int) -> Iterator[Difference]:

@@ -83,19 +83,19 @@ def obtain_source_lines(
     Raises:
         ToolError: the compiler is missing, or a compiling process cannot be started.
     """
-    found: list[Found | None] = [
+    stored = [
         read_source_lines(store, action_key, base_dir=variant.base_dir)
         for variant, _, action_key in compiled
     ]
-    missing = [each for each, lines in zip(compiled, found, strict=True) if lines is None]
+    missing = [each for each, lines in zip(compiled, stored, strict=True) if lines is None]
+    found: Iterator[Found] = iter(())
     if missing:
         noun = "variant" if len(missing) == 1 else "variants"
         say(f"compiling {len(missing)} {noun} once more, for the lines of the source")
         jobs = jobs or find_capacity().jobs(len(missing))
         with prepare() as setup:
-            answers = iter(find_source_lines(missing, setup, store, jobs=jobs, timeout_s=timeout_s))
-        return [next(answers) if lines is None else lines for lines in found]
-    return [lines for lines in found if lines is not None]
+            found = iter(find_source_lines(missing, setup, store, jobs=jobs, timeout_s=timeout_s))
+    return [next(found) if lines is None else lines for lines in stored]
 
 
 def find_source_lines(
@@ -120,34 +120,24 @@ def find_source_lines(
     """
     since_ns = time.time_ns() - _RESOLUTION_NS
     toolchain = setup.record(setup.context(store).digests)
-    found: list[Found] = [CompileError(_OTHER_TOOLCHAIN) for _ in compiled]
-    fitting = [n for n, each in enumerate(compiled) if each.artifact.toolchain == toolchain]
-    answers = find_lines(
-        [(compiled[number].variant, _texts(compiled[number].artifact)) for number in fitting],
-        setup,
-        store,
-        code=[_digests(compiled[number].artifact) for number in fitting],
-        jobs=jobs,
-        timeout_s=timeout_s,
-    )
-    for number, answer in zip(fitting, answers, strict=True):
-        found[number] = _answered(compiled[number], answer, since_ns, store)
-    return found
+    fitting = [each for each in compiled if each.artifact.toolchain == toolchain]
+    texts, code = [], []
+    for variant, artifact, _ in fitting:
+        kernels = list(_mosaic(artifact))
+        texts.append((variant, {ptx: artifact.blob(ptx).decode() for _, ptx in kernels}))
+        code.append({ptx: digest(code_of(artifact, kernel)) for kernel, ptx in kernels})
+    answers = iter(find_lines(texts, setup, store, code=code, jobs=jobs, timeout_s=timeout_s))
+    return [
+        _answered(each, next(answers), since_ns, store)
+        if each.artifact.toolchain == toolchain
+        else CompileError(_OTHER_TOOLCHAIN)
+        for each in compiled
+    ]
 
 
 def _mosaic(artifact: Artifact) -> Iterator[tuple[KernelResources, str]]:
     """Yield the kernels that have PTX, which are Mosaic's, with the digest of the PTX."""
     return ((kernel, kernel.ptx) for kernel in artifact.kernels if kernel.ptx)
-
-
-def _texts(artifact: Artifact) -> dict[str, str]:
-    """Return the PTX of kernels by digest."""
-    return {ptx: artifact.blob(ptx).decode() for _, ptx in _mosaic(artifact)}
-
-
-def _digests(artifact: Artifact) -> dict[str, str]:
-    """Return the digests of the machine code of kernels, by PTX digest."""
-    return {ptx: digest(code_of(artifact, kernel)) for kernel, ptx in _mosaic(artifact)}
 
 
 def _answered(
@@ -274,19 +264,15 @@ class Files:
         return tuple(source.file() for source in sources)
 
     def _open(self, path: str) -> _Source:
+        data, why = b"", ""
         try:
             data = Path(path).read_bytes()
-            changed = os.stat(path).st_mtime_ns > self.since_ns
+            if os.stat(path).st_mtime_ns > self.since_ns:
+                why = f"{os.path.basename(path)} changed while it was compiled again."
         except OSError as error:
-            raise CompileError(
-                "the source lines of its kernels cannot be found: "
-                f"{error.strerror or error}: {path}"
-            ) from error
-        if changed:
-            raise CompileError(
-                "the source lines of its kernels cannot be found: "
-                f"{os.path.basename(path)} changed while it was compiled again."
-            )
+            why = f"{error.strerror or error}: {path}"
+        if why:
+            raise CompileError(f"the source lines of its kernels cannot be found: {why}")
         try:
             functions = list(_functions(ast.parse(data)))
         except (SyntaxError, ValueError, RecursionError):

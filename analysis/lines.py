@@ -14,9 +14,8 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.analysis.sass import Code, Codes, Instruction, classify
@@ -116,28 +115,21 @@ def lines_of(artifact: Artifact, kernel: KernelResources, lines: SourceLines) ->
     return lines.of(kernel.name, digest(code_of(artifact, kernel)))
 
 
-class Placed(NamedTuple):
-    """An instruction and the user's frames it comes from, innermost first; () if there are none."""
+Placed = tuple[Instruction, Stack]
+"""An instruction and the user's frames it comes from, innermost first; () if there are none."""
 
-    instruction: Instruction
-    stack: Stack
+LineCosts = Counter[str]
+"""The cost of a source line; see `COUNTED`."""
 
 
-@dataclass(slots=True)
-class LineCosts:
-    """The cost of a source line; see `COUNTED`."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, instruction: Instruction) -> None:
-        """Count an instruction."""
-        self.counts["instructions"] += 1
-        kind = classify(instruction)
-        if kind in ("tensor", "shared", "local"):
-            self.counts[kind] += 1
-        self.counts["waits"] += is_wait(instruction)
-        live = instruction.live_registers or 0
-        self.counts["registers"] = max(self.counts["registers"], live)
+def add_cost(costs: LineCosts, instruction: Instruction) -> None:
+    """Count an instruction of a line."""
+    costs["instructions"] += 1
+    kind = classify(instruction)
+    if kind in ("tensor", "shared", "local"):
+        costs[kind] += 1
+    costs["waits"] += is_wait(instruction)
+    costs["registers"] = max(costs["registers"], instruction.live_registers or 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +153,14 @@ class LocatedKernel:
     @property
     def located(self) -> int:
         """The number of instructions that have a line."""
-        return sum(1 for each in self.instructions if each.stack)
+        return sum(1 for _, stack in self.instructions if stack)
 
     def costs(self) -> dict[Frame, LineCosts]:
         """Return the cost of each line, by the innermost frame."""
         found: dict[Frame, LineCosts] = {}
         for instruction, stack in self.instructions:
             if stack:
-                found.setdefault(stack[0], LineCosts()).add(instruction)
+                add_cost(found.setdefault(stack[0], Counter()), instruction)
         return found
 
 
@@ -205,7 +197,7 @@ def _placed(code: Code, known: KernelLines | None, lines: SourceLines) -> Iterat
     numbers = known.stacks if known else ()
     for instruction in code.instructions:
         index = instruction.address // INSTRUCTION_BYTES
-        yield Placed(instruction, lines.stack(numbers[index] if index < len(numbers) else 0))
+        yield instruction, lines.stack(numbers[index] if index < len(numbers) else 0)
 
 
 def is_wait(instruction: Instruction) -> bool:

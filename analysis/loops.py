@@ -13,17 +13,20 @@ followed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pallasc.analysis.sass import Code, Instruction, classify
+from pallasc.analysis.sass import Class, Code, Instruction, classify, mix_of
 
 Successors = Sequence[Sequence[int]]
 
 _JUMPS = frozenset({"BRA", "JMP"})
 _ENDS = frozenset({"EXIT", "RET", "KILL", "BRX", "BRXU", "JMX", "JMXU"})
 _LEAVES = _JUMPS | _ENDS | {"BSYNC", "CALL", "BREAK"}
+_SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
 _ALWAYS = ("", "@PT", "@UPT")
 _WORK = frozenset(
     {
@@ -35,65 +38,32 @@ _WORK = frozenset(
 
 def _natural_loops(after: Successors) -> dict[int, int]:
     """Return the blocks of each loop by the loop's header; loops that share a header are merged."""
-    order = _reverse_postorder(after)
+    reachable = _reached(after, 0)
     before: list[list[int]] = [[] for _ in after]
-    for source in order:
-        for target in after[source]:
-            before[target].append(source)
-    dominators = _dominators(before, order)
+    for source, targets in enumerate(after):
+        for target in targets:
+            if reachable >> source & 1:
+                before[target].append(source)
     loops: dict[int, int] = {}
-    for source in order:
-        for target in after[source]:
-            if dominators[source] >> target & 1:
-                loops[target] = loops.get(target, 0) | _body(before, source, target)
+    for header, sources in enumerate(before):
+        # A header dominates the blocks that cannot be reached without it.
+        around = _reached(after, 0, without=header)
+        for source in sources:
+            if not around >> source & 1:
+                body = _reached(before, source, without=header) | 1 << header
+                loops[header] = loops.get(header, 0) | body
     return loops
 
 
-def _reverse_postorder(after: Successors) -> list[int]:
-    """Return the reachable blocks, each before its successors except along back edges."""
-    if not after:
-        return []
-    seen, postorder = {0}, []
-    stack = [(0, iter(after[0]))]
-    while stack:
-        number, rest = stack[-1]
-        following = next((each for each in rest if each not in seen), None)
-        if following is None:
-            postorder.append(number)
-            stack.pop()
-        else:
-            seen.add(following)
-            stack.append((following, iter(after[following])))
-    return postorder[::-1]
-
-
-def _dominators(before: Successors, order: Sequence[int]) -> list[int]:
-    """Return for each block the set of its dominators, including itself."""
-    everything = (1 << len(before)) - 1
-    found = [everything] * len(before)
-    found[:1] = [1]
-    changed = True
-    while changed:
-        changed = False
-        for number in order[1:]:
-            common = everything
-            for each in before[number]:
-                common &= found[each]
-            common |= 1 << number
-            if common != found[number]:
-                found[number], changed = common, True
-    return found
-
-
-def _body(before: Successors, source: int, header: int) -> int:
-    """Return the blocks of the loop closed by an edge from `source` to `header`."""
-    found = 1 << header
-    stack = [source]
-    while stack:
-        number = stack.pop()
-        if not found >> number & 1:
+def _reached(after: Successors, start: int, *, without: int | None = None) -> int:
+    """Return the blocks on ways that start at a block and do not enter another."""
+    found = 0
+    waiting = [start] if after else []
+    while waiting:
+        number = waiting.pop()
+        if number != without and not found >> number & 1:
             found |= 1 << number
-            stack += before[number]
+            waiting += after[number]
     return found
 
 
@@ -106,14 +76,17 @@ class Loop:
         depth: 1 for an outermost loop.
         parent: the header of the innermost enclosing loop, or None.
         is_wait: True if it only polls a barrier, as `mbarrier.try_wait` does until it succeeds.
-        body: its instructions by address, including nested loops.
+        mix: its instructions by class, including nested loops.
+        tensor_flops: the tensor-core operations of an iteration; None if an opcode does not contain
+            its shape, or if a nested loop does more than wait.
     """
 
     header: int
     depth: int
     parent: int | None
     is_wait: bool
-    body: tuple[Instruction, ...]
+    mix: Mapping[Class, int]
+    tensor_flops: int | None
 
 
 _Block = tuple[Instruction, ...]
@@ -122,8 +95,12 @@ _Block = tuple[Instruction, ...]
 def loops(code: Code) -> tuple[Loop, ...]:
     """Return the loops of a kernel by the address of their header."""
     blocks = _blocks(code)
-    found = _natural_loops(_successors(code, blocks))
-    return tuple(_loop(header, found, blocks) for header in sorted(found))
+    bits = _natural_loops(_successors(code, blocks))
+    found = [_loop(header, bits, blocks) for header in sorted(bits)]
+    around = {loop.parent for loop in found if not loop.is_wait}
+    return tuple(
+        replace(loop, tensor_flops=None) if loop.header in around else loop for loop in found
+    )
 
 
 def _loop(header: int, found: Mapping[int, int], blocks: Sequence[_Block]) -> Loop:
@@ -136,8 +113,24 @@ def _loop(header: int, found: Mapping[int, int], blocks: Sequence[_Block]) -> Lo
         1 + len(around),
         None if parent is None else blocks[parent][0].address,
         _is_wait(body),
-        body,
+        mix_of(body),
+        _flops(body),
     )
+
+
+def _flops(instructions: Iterable[Instruction]) -> int | None:
+    """Return the operations of tensor instructions; None if an opcode does not contain its shape.
+
+    `HGMMA.64x128x16` contains M, N and K; `HMMA.16816` means 16, 8 and 16.
+    """
+    total = 0
+    for each in instructions:
+        if classify(each) == "tensor":
+            match = _SHAPE.search(each.opcode)
+            if match is None:
+                return None
+            total += 2 * math.prod(int(size) for size in match.groups() if size)
+    return total
 
 
 def _is_wait(body: _Block) -> bool:

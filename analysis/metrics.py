@@ -6,7 +6,6 @@ Each metric is exact, or a valid bound, or None with a reason. No times are esti
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from pallasc.analysis.loops import Loop, loops
 from pallasc.analysis.nvdisasm import disassemble_all
 from pallasc.analysis.roofline import Roofline, roofline_of
-from pallasc.analysis.sass import Class, Code, Codes, Instruction, classify, mix_of
+from pallasc.analysis.sass import Class, Codes, mix_of
 from pallasc.analysis.work import Work, unknown_work, work_of
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.artifact import (
@@ -26,8 +25,6 @@ from pallasc.specs.artifacts.artifact import (
 )
 from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.spelling import amount, short_time
-
-_SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
 
 _TOGETHER = 128
 """Number of artifacts disassembled together: code takes 1 MB of memory per kernel."""
@@ -59,18 +56,6 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopMetrics:
-    """A loop: its start, its depth, its parent's start, its instructions by class."""
-
-    header: int
-    depth: int
-    parent: int | None
-    is_wait: bool
-    mix: Mapping[Class, int]
-    tensor_flops: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class KernelMetrics:
     """The metrics of a launch.
 
@@ -93,7 +78,7 @@ class KernelMetrics:
     occupancy: Occupancy
     instructions: int | None
     mix: Mapping[Class, int] | None
-    loops: tuple[LoopMetrics, ...] | None
+    loops: tuple[Loop, ...] | None
     work: Work
     roofline: Roofline
     reasons: Mapping[str, str] = field(default_factory=dict)
@@ -162,7 +147,7 @@ def _metrics(
         occupancy=occupancy_of(launch, kernel, artifact.target),
         instructions=None if code is None else len(code.instructions),
         mix=None if code is None else mix_of(code.instructions),
-        loops=None if code is None else _loops(code),
+        loops=None if code is None else loops(code),
         work=work,
         roofline=roofline,
         reasons=reasons,
@@ -189,33 +174,6 @@ def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, A
         limited_by=tuple(name for name, limit in limits.items() if limit <= blocks),
         waves=math.prod(launch.grid) / together / max(1, resident),
     )
-
-
-def _loops(code: Code) -> tuple[LoopMetrics, ...]:
-    found = loops(code)
-    around = {loop.parent for loop in found if not loop.is_wait}
-    return tuple(_loop(loop, has_inner=loop.header in around) for loop in found)
-
-
-def _loop(loop: Loop, *, has_inner: bool) -> LoopMetrics:
-    flops = None if has_inner else flops_of(loop.body)
-    mix = mix_of(loop.body)
-    return LoopMetrics(loop.header, loop.depth, loop.parent, loop.is_wait, mix, flops)
-
-
-def flops_of(instructions: Iterable[Instruction]) -> int | None:
-    """Return the operations of tensor instructions; None if an opcode does not contain its shape.
-
-    `HGMMA.64x128x16` contains M, N and K; `HMMA.16816` means 16, 8 and 16.
-    """
-    total = 0
-    for each in instructions:
-        if classify(each) == "tensor":
-            match = _SHAPE.search(each.opcode)
-            if match is None:
-                return None
-            total += 2 * math.prod(int(size) for size in match.groups() if size)
-    return total
 
 
 def metrics_json(metrics: KernelMetrics) -> dict[str, Any]:

@@ -16,14 +16,14 @@ imports this one, so they are in no key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
 from pallasc.analysis.work import Work
 from pallasc.specs.artifacts.artifact import model_figure
-from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, Pointer
+from pallasc.specs.artifacts.plan import Launch, LaunchPlan
 
 _H100 = {"f16": 989.4, "tf32": 494.7, "f8": 1978.9, "i8": 1978.9, "f64": 66.9}
 _B200 = {"f16": 2250.0, "tf32": 1125.0, "f8": 4500.0, "i8": 4500.0}
@@ -76,7 +76,7 @@ def roofline_of(
     """
     least = sum(
         plan.buffers[number].size
-        for number in set(_buffers(launch))
+        for number in {access.buffer for access in launch.accesses()}
         if plan.buffers[number].role != "temporary"
     )
     of_bytes = least / max(1, model_figure(target, "memory_bandwidth_bytes_per_s"))
@@ -89,14 +89,6 @@ def roofline_of(
         bound_s=max(of_bytes, of_flops or 0.0),
         limited_by="tensor" if by_tensor else "memory",
     )
-
-
-def _buffers(launch: Launch) -> Iterator[int]:
-    for parameter in launch.parameters:
-        if isinstance(parameter, Pointer):
-            yield parameter.buffer
-        elif isinstance(parameter, Bytes):
-            yield from (tensor_map.buffer for _, tensor_map in parameter.tensor_maps)
 
 
 def _seconds_of_flops(work: Work, model: str) -> float | None:

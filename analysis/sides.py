@@ -8,7 +8,7 @@ index changes, and uncommitted changes are ignored. Submodules are not written.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,15 +219,15 @@ def _parts(key: str) -> tuple[str, dict[str, str], str]:
 
 @dataclass(frozen=True, slots=True)
 class CheckedOut:
-    """Specs of a revision.
+    """A spec of a revision.
 
     Attributes:
-        paths: their paths, in a temporary folder.
+        path: its path, in a temporary folder.
         commit: the commit.
         repository: the user's repository.
     """
 
-    paths: tuple[str, ...]
+    path: str
     commit: str
     repository: Repository
 
@@ -241,19 +241,19 @@ def split_revision(text: str) -> tuple[str, str]:
 
 
 @contextmanager
-def checked_out(paths: Sequence[str], revision: str) -> Iterator[CheckedOut]:
+def checked_out(path: str, revision: str) -> Iterator[CheckedOut]:
     """Write all files of a revision to a folder that is removed at the end of the block.
 
     Args:
-        paths: the specs, in one repository; they need not exist in the working tree.
+        path: a spec; it need not exist in the working tree.
         revision: any revision that git accepts.
 
     Raises:
-        SpecError: the specs are not in a repository, the revision does not exist, or it lacks a
+        SpecError: the spec is not in a repository, the revision does not exist, or it lacks the
             spec.
         ToolError: git cannot write the files.
     """
-    repository = _repository(paths[0], revision)
+    repository = _repository(path, revision)
     commit = repository.commit_of(revision)
     if commit is None:
         raise SpecError(
@@ -268,14 +268,13 @@ def checked_out(paths: Sequence[str], revision: str) -> Iterator[CheckedOut]:
                 f"git cannot write the files of {revision} into {folder}.",
                 hint="Look at what git says: git checkout-index needs space and all objects.",
             )
-        names = [_name(path, repository) for path in paths]
-        for name in names:
-            if not (top / name).exists():
-                raise SpecError(
-                    f"{name} is not in {revision} ({commit[:_SHORT]}).",
-                    hint="It may have had another name there, or is not committed yet.",
-                )
-        yield CheckedOut(tuple(str(top / name) for name in names), commit, repository)
+        name = _name(path, repository)
+        if not (top / name).exists():
+            raise SpecError(
+                f"{name} is not in {revision} ({commit[:_SHORT]}).",
+                hint="It may have had another name there, or is not committed yet.",
+            )
+        yield CheckedOut(str(top / name), commit, repository)
 
 
 def _repository(path: str, revision: str) -> Repository:

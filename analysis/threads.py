@@ -136,7 +136,7 @@ class Walk:
         for number, computation in sorted(needed.items()):
             each = kernel.instructions[number]
             if computation.apply is None:
-                self._unknown.update(_results(each))
+                self._unknown.update(_registers(each.results))
             if computation.apply or number in counted or each.parts[0] in _BRANCHES:
                 numbers.append(number)
         self._steps = [self._step(number, needed[number], numbers) for number in numbers]
@@ -148,7 +148,7 @@ class Walk:
             labels = [operand.target for operand in each.operands if isinstance(operand, Label)]
             target = bisect_left(numbers, labels[0]) if labels else len(numbers)
         sources = [self._slot(operand) for operand in computation.operands]
-        return _Step(number, each.guard, computation, _results(each), sources, target)
+        return _Step(number, each.guard, computation, _registers(each.results), sources, target)
 
     def _slot(self, operand: Operand) -> int:
         if isinstance(operand, Register) and not operand.negated:
@@ -274,7 +274,7 @@ def _needed(
     needed: dict[int, _Computation] = {}
     waiting: list[int] = []
     for number, each in enumerate(kernel.instructions):
-        for register in _results(each):
+        for register in _registers(each.results):
             writers[register].append(number)
         if number in counted or each.parts[0] in _BRANCHES:
             operands = [counted[number]] if number in counted else []
@@ -288,16 +288,12 @@ def _needed(
     return needed
 
 
-def _results(each: Instruction) -> list[int]:
-    return _registers(each.results)
-
-
 def _registers(operands: Sequence[Operand]) -> list[int]:
     return [number for operand in operands for number in register_numbers(operand)]
 
 
 def _computation(each: Instruction, launch: Launch) -> _Computation:
-    name, operands, count = each.parts[0], each.operands, len(_results(each))
+    name, operands, count = each.parts[0], each.operands, len(_registers(each.results))
     if each.guard is not None:
         return _Computation()
     if name == "elect" and count == 2:

@@ -179,8 +179,8 @@ class Opener:
 
         path, revision = sides.split_revision(text)
         if revision:
-            checked = self.stack.enter_context(sides.checked_out([path], revision))
-            report = self._build(checked.paths, expression)
+            checked = self.stack.enter_context(sides.checked_out(path, revision))
+            report = self._build([checked.path], expression)
             notes = sides.taken_from_elsewhere(
                 [result.variant for result in report.results], checked
             )

@@ -25,7 +25,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pallasc.analysis.lines import lines_of
-from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, Occupancy, work_rows
+from pallasc.analysis.loops import Loop
+from pallasc.analysis.metrics import KernelMetrics, Occupancy, work_rows
 from pallasc.analysis.sass import CLASSES, Class, Codes, classify
 from pallasc.reports.content import COLUMNS, Entry, by, counted, number, percent, size
 from pallasc.reports.drawings import draw_maps, draw_plan
@@ -249,7 +250,7 @@ def _ranked(mix: Mapping[Class, int]) -> list[Data]:
     ]
 
 
-def _loop(loop: LoopMetrics) -> Data:
+def _loop(loop: Loop) -> Data:
     named = [f"{each['instructions']} {each['label']}" for each in _ranked(loop.mix)[:_MOST_NAMED]]
     return {
         "address": f"{loop.header:04x}",

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError, SelectionError, SpecError, ToolError
@@ -40,7 +40,7 @@ from pallasc.specs.bundle.bundle import open_bundle as open_file
 from pallasc.specs.bundle.manifest import Entry as ManifestEntry
 from pallasc.specs.bundle.manifest import is_name
 from pallasc.specs.bundle.reader import MemorySource
-from pallasc.specs.bundle.signature import Policy
+from pallasc.specs.bundle.signature import Policy, read_policy
 from pallasc.specs.canonical import Scalar
 from pallasc.specs.spelling import suggestion
 
@@ -96,7 +96,8 @@ def find_bundles(package: str | ModuleType) -> list[BundleFile]:
         for file in _developed(name, item)
     ]
     spec = _spec_of(package)
-    for provider, file in (*_own(name, spec), *_provided(name)):
+    own = ((name, file) for file in _bundles_inside(spec))
+    for provider, file in (*own, *_provided(name)):
         bundles.append(BundleFile(Origin(str(file), provider, name), file, len(items)))
     if not bundles:
         raise _nothing_found(name, spec, items)
@@ -190,19 +191,12 @@ def _spec_of(package: str | ModuleType) -> ModuleSpec | None:
         return None if module is None else module.__spec__
 
 
-def _own(package: str, spec: ModuleSpec | None) -> Iterator[tuple[str, Traversable]]:
-    if spec is not None:
-        for file in _contents(spec):
-            if file.name.endswith(SUFFIX):
-                yield package, file
-
-
-def _contents(spec: ModuleSpec) -> Iterator[Traversable]:
-    """Yield the files directly inside a package, sorted by name."""
-    for folder in _folders(spec):
+def _bundles_inside(spec: ModuleSpec | None) -> Iterator[Traversable]:
+    """Yield the bundles directly inside a package, sorted by name; none if it is not installed."""
+    for folder in _folders(spec) if spec else ():
         if folder.is_dir():
-            files = (file for file in folder.iterdir() if file.is_file())
-            yield from sorted(files, key=lambda file: file.name)
+            files = sorted(folder.iterdir(), key=lambda file: file.name)
+            yield from (file for file in files if file.name.endswith(SUFFIX) and file.is_file())
 
 
 def _folders(spec: ModuleSpec) -> list[Traversable]:
@@ -241,8 +235,7 @@ def _provider_name(entry: EntryPoint) -> str:
 def _bundles_of(entry: EntryPoint, provider: str, package: str) -> list[Traversable]:
     module, _, name = (part.strip() for part in entry.value.partition(":"))
     spec = _spec_of(module) if _is_name(module) else None
-    files = [] if spec is None else list(_contents(spec))
-    bundles = [file for file in files if file.name.endswith(SUFFIX) and name in ("", file.name)]
+    bundles = [file for file in _bundles_inside(spec) if name in ("", file.name)]
     if not bundles:
         lacking = f"has no {name or 'bundle'}" if spec else "cannot be found"
         raise ToolError(
@@ -461,12 +454,7 @@ class Kernels(Mapping[str, Kernel]):
     def __enter__(self) -> Kernels:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __getitem__(self, name: str) -> Kernel:
@@ -585,8 +573,6 @@ def open_bundle(
         CorruptError: it is not a bundle, is damaged, or lacks a required signature.
         ToolError: a signature is required, and the cryptography package is missing.
     """
-    from pallasc.specs.bundle.signature import read_policy
-
     file = Path(path)
     policy = read_policy(trusted, require_signature)
     return Kernels(checks=checks, bundles=Bundles([BundleFile(Origin(str(file)), file)], policy))
@@ -618,8 +604,6 @@ def load(
         SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist, or a file cannot be read.
         CorruptError: a bundle is damaged, or lacks a required signature.
     """
-    from pallasc.specs.bundle.signature import read_policy
-
     files = find_bundles(package)
     beside = () if trusted is None else package_folders(package)
     policy = read_policy(trusted, require_signature, beside=beside)

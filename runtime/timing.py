@@ -94,7 +94,7 @@ def time_calls(
         for _ in range(warmup):
             launch()
         driver.call("cuCtxSynchronize", what=what)
-        pairs = [_events(driver, stack, what) for _ in range(repeats)]
+        pairs = [[_event(driver, stack, what) for _ in range(2)] for _ in range(repeats)]
         for start, stop in pairs:
             flush()
             if not cold:
@@ -103,7 +103,8 @@ def time_calls(
             launch()
             driver.call("cuEventRecord", stop, _STREAM, what=what)
         driver.call("cuCtxSynchronize", what=what)
-        return [_elapsed_us(driver, start, stop, what) for start, stop in pairs]
+        elapsed_ms = (driver.call("cuEventElapsedTime", *pair, what=what) for pair in pairs)
+        return [1000 * float(each) for each in elapsed_ms]
 
 
 def l2_bytes(driver: Driver, device: Device) -> int:
@@ -136,18 +137,11 @@ def _make_flush(driver: Driver, device: Device, steps: int, what: str) -> Callab
     return flush
 
 
-def _events(driver: Driver, stack: ExitStack, what: str) -> tuple[Any, Any]:
-    """Return two new events, which the stack destroys."""
-    pair = []
-    for _ in range(2):
-        event = driver.call("cuEventCreate", 0, what=what)
-        stack.callback(driver.bindings.cuEventDestroy, event)
-        pair.append(event)
-    return pair[0], pair[1]
-
-
-def _elapsed_us(driver: Driver, start: Any, stop: Any, what: str) -> float:
-    return 1000 * float(driver.call("cuEventElapsedTime", start, stop, what=what))
+def _event(driver: Driver, stack: ExitStack, what: str) -> Any:
+    """Return a new event, which the stack destroys."""
+    event = driver.call("cuEventCreate", 0, what=what)
+    stack.callback(driver.bindings.cuEventDestroy, event)
+    return event
 
 
 # ---- conditions during measurements

@@ -35,7 +35,8 @@ from pallasc.specs.canonical import digest
 from pallasc.specs.spelling import amount
 
 if TYPE_CHECKING:
-    from pallasc.analysis.metrics import KernelMetrics, LoopMetrics
+    from pallasc.analysis.loops import Loop
+    from pallasc.analysis.metrics import KernelMetrics
     from pallasc.analysis.sass import Class
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
@@ -286,7 +287,7 @@ def _grid(metrics: KernelMetrics) -> str:
     return f"{blocks}{cluster} of {math.prod(metrics.block)} threads"
 
 
-def _loops(loops: tuple[LoopMetrics, ...]) -> list[str]:
+def _loops(loops: tuple[Loop, ...]) -> list[str]:
     own = [loop for loop in loops if not loop.is_wait]
     waits = len(loops) - len(own)
     rows = [

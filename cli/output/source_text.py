@@ -74,7 +74,7 @@ def _listing(lines: SourceLines, name: str, costs: Mapping[int, LineCosts]) -> s
     sources = [texts.get(number or 0, "").expandtabs().rstrip() for number in shown]
     rows: list[list[str]] = []
     for number, text in zip(shown, textwrap.dedent("\n".join(sources)).split("\n"), strict=True):
-        cost = {} if number is None or number not in costs else costs[number].counts
+        cost = {} if number is None or number not in costs else costs[number]
         cells = [f"{cost[key]:,}" if cost.get(key) else "" for key in COUNTED]
         rows.append(["", *cells, "…"] if number is None else [str(number), *cells, text])
     last = len(HEAD) - 1
@@ -199,7 +199,7 @@ def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]
                 {
                     **frame._asdict(),
                     "text": lines.text(frame),
-                    **{key: cost.counts[key] for key in COUNTED},
+                    **{key: cost[key] for key in COUNTED},
                 }
                 for frame, cost in sorted(kernel.costs().items())
             ],

@@ -158,9 +158,7 @@ class Candidate:
         return self.arrays, outputs, signature.sources, signature.alignments, trees
 
 
-def by_arrays(
-    candidates: Iterable[Candidate],
-) -> dict[tuple[ArrayType, ...], list[Candidate]]:
+def by_arrays(candidates: Iterable[Candidate]) -> dict[tuple[ArrayType, ...], list[Candidate]]:
     """Group variants by the types of their arrays, in order."""
     found: dict[tuple[ArrayType, ...], list[Candidate]] = {}
     for candidate in candidates:

@@ -40,8 +40,8 @@ def test_the_files_are_those_of_the_revision_and_the_tree_stays_as_it_is(
 ) -> None:
     monkeypatch.chdir(clone / "specs")
     before = git(clone, "status", "--porcelain"), (clone / ".git" / "index").read_bytes()
-    with checked_out(["k.yaml"], "main") as found:
-        (path,) = map(Path, found.paths)
+    with checked_out("k.yaml", "main") as found:
+        path = Path(found.path)
         assert path.read_text() == "old"
         assert (path.parents[1] / "left.txt").read_text() == "left"
         assert not (path.parents[1] / "staged.txt").exists()
@@ -64,7 +64,7 @@ def test_what_is_not_there_is_refused(
     clone: Path, monkeypatch: pytest.MonkeyPatch, path: str, revision: str, message: str
 ) -> None:
     monkeypatch.chdir(clone)
-    with pytest.raises(SpecError) as caught, checked_out([path], revision):
+    with pytest.raises(SpecError) as caught, checked_out(path, revision):
         pass
     assert message in str(caught.value)
     assert caught.value.hint or "outside" in path
@@ -96,10 +96,10 @@ def test_code_that_is_imported_from_the_working_tree_is_told(
     (clone / "src" / "installed_here" / "__init__.py").write_text("def f(x): ...\n")
     monkeypatch.chdir(clone)
     monkeypatch.syspath_prepend(str(clone / "src"))
-    with checked_out(["specs"], "main") as found:
+    with checked_out("specs", "main") as found:
         for entry, told in (("installed_here:f", 1), ("json:loads", 0)):
             text = SPEC.replace("ENTRY", entry)
-            variants = expand(parse_yaml(text, file="k.yaml", base_dir=Path(found.paths[0])))
+            variants = expand(parse_yaml(text, file="k.yaml", base_dir=Path(found.path)))
             notes = taken_from_elsewhere(variants, found)
             assert len(notes) == told, entry
             assert all(note.startswith("installed_here is installed from") for note in notes)

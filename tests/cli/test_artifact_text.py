@@ -5,7 +5,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from pallasc.analysis.metrics import KernelMetrics, LoopMetrics, occupancy_of
+from pallasc.analysis.loops import Loop
+from pallasc.analysis.metrics import KernelMetrics, occupancy_of
 from pallasc.analysis.roofline import Roofline
 from pallasc.analysis.work import Work
 from pallasc.cli.output.artifact_text import (
@@ -203,10 +204,10 @@ def test_metrics_are_the_text_of_the_documentation() -> None:
     first = {"tma": 4, "uniform": 60, "integer": 30, "move": 17, "barrier": 14, "control": 12}
     third = {"tensor": 4, "tma": 1, "uniform": 49, "integer": 8, "barrier": 6, "control": 5}
     loops = (
-        LoopMetrics(0xC70, 1, None, is_wait=False, mix=first, tensor_flops=0),
-        LoopMetrics(0x1520, 1, None, is_wait=False, mix={"move": 1, "control": 3}, tensor_flops=0),
-        LoopMetrics(0x1820, 1, None, is_wait=False, mix=third, tensor_flops=2 * 64 * 128 * 64),
-        *(LoopMetrics(n, 1, None, is_wait=True, mix={}, tensor_flops=0) for n in range(6)),
+        Loop(0xC70, 1, None, is_wait=False, mix=first, tensor_flops=0),
+        Loop(0x1520, 1, None, is_wait=False, mix={"move": 1, "control": 3}, tensor_flops=0),
+        Loop(0x1820, 1, None, is_wait=False, mix=third, tensor_flops=2 * 64 * 128 * 64),
+        *(Loop(n, 1, None, is_wait=True, mix={}, tensor_flops=0) for n in range(6)),
     )
     text = _metrics(work, roofline, instructions=566, mix=mix, loops=loops)
     assert text in PAGE.read_text("utf-8")
