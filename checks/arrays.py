@@ -110,7 +110,9 @@ def difference(
     *,
     location: Location | None = None,
 ) -> tuple[Finding, tuple[int, ...]] | None:
-    """Return a finding and the first element if a result differs from the reference, else None.
+    """Return a finding and the first wrong element if a result differs from the reference.
+
+    If it does not differ, return None.
 
     Args:
         output: the result that is compared.

@@ -62,7 +62,8 @@ remote_option = options.together(
 )
 """`--remote` and `--timeout` for commands that need a remote store.
 
-The command receives it as `settings`. Builds use `remote_options` instead."""
+The command receives the store's settings as `settings`. Builds have options with defaults instead
+(`options._remote_options`)."""
 
 every_option = options.flag(
     "--all", "Include all toolchains, not only the installed one.", parameter="every"

@@ -1,7 +1,7 @@
 """click commands with a few additions.
 
-Help texts keep hand-formatted paragraphs, long option lists are grouped, every usage error names
-the command whose help to read, and each command has `--traceback`.
+Help texts keep hand-formatted paragraphs, long option lists are grouped, every usage error refers
+to the help of its command, and each command has `--traceback`.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _usage_errors_of(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        # Without a context, the message would not name the command whose help to read.
+        # The message needs the context to end with "See COMMAND --help."
         error.ctx = error.ctx or ctx
         raise
 
