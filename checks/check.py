@@ -174,7 +174,7 @@ def check_plan(files: Mapping[str, Path], plan: LaunchPlan, name: str) -> None:
 
 
 _DECIDES = "artifact"
-"""The level that executes the compiled code; it decides if a race found by the other is real."""
+"""The level that decides if a race found by the interpreter level is real."""
 _ORDERED = "The artifact level executed the kernel and found these accesses ordered."
 
 

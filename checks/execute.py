@@ -33,7 +33,6 @@ class Source(NamedTuple):
     """An instruction that a value comes from.
 
     Attributes:
-        instruction: the instruction.
         early: True if the instruction was still in flight when its result was read.
         accesses: description of the shared-memory bytes that the instruction accesses.
     """
@@ -79,7 +78,7 @@ class Sources(Observer):
 
         Args:
             start: the instruction that wrote the value.
-            kernels: all kernels that ran; one may read what another has written.
+            kernels: all kernels that ran; a kernel may read data that another has written.
         """
         of = {id(each): kernel for kernel in kernels for each in kernel.instructions}
         definitions: dict[int, Mapping[int, Sequence[Instruction]]] = {}

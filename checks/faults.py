@@ -1,7 +1,7 @@
 """Turns faults, deadlocks and races of an emulation into findings with PTX lines.
 
-A finding also lists the waits, arrivals and fences that its warps executed shortly before or after.
-Missing synchronization has no line to show; these neighbors indicate where it belongs.
+A finding also lists the waits, arrivals and fences that the involved warps executed shortly before
+or after. Missing synchronization has no line to show; these neighbors indicate where it belongs.
 """
 
 from __future__ import annotations
@@ -363,7 +363,7 @@ def _context(deadlock: Deadlock, history: History) -> list[Place]:
     """Return the awaited barriers, and the last synchronizations of waiting and ended warps."""
     found: list[Place] = []
     barriers: set[int] = set()
-    done: dict[tuple[object, ...], list[Place]] = {}  # by wait and preceding lines
+    done: dict[tuple[object, ...], list[Place]] = {}  # warps with equal steps share an entry
     groups: dict[tuple[int, str], Block] = {}
     for warp, at, reason in deadlock.waiting:
         if groups.setdefault((at, reason), warp.block) is warp.block:

@@ -115,11 +115,11 @@ class LevelResult:
         status: `found` if and only if there are findings other than notes.
         findings: what is wrong, and notes.
         reason: why the level did not check the variant; "" if it did.
-        stopped: the level did not check the variant because the level was stopped or failed: time,
-            memory, a crash, an error in the user's reference. Such a result is not stored, and the
-            command does not end with 0.
+        stopped: True if the level failed or was stopped before it could check the variant: because
+            of a limit on time or memory, a crash, or an error in the user's reference. Such a
+            result is not stored, and the command does not end with 0.
         seconds: duration in seconds.
-        notes: the scope of the result if it is not the whole variant: "for m=128, n=128".
+        notes: remarks on the result, such as the sizes that were checked: "for m=128, n=128".
     """
 
     level: str
@@ -147,9 +147,9 @@ def _is_fault(finding: Finding) -> bool:
 
 
 def from_findings(level: str, findings: Iterable[Finding]) -> LevelResult:
-    """Return the result of a level that has checked everything within its reach.
+    """Return the result of a level that completed.
 
-    Causes are listed first: memory may be uninitialized because of a missing wait.
+    Possible causes come first: for example, a missing wait may be why memory is uninitialized.
     """
     ordered = tuple(sorted(findings, key=lambda each: each.rule in CONSEQUENCES))
     return LevelResult(level=level, status=status_of(ordered), findings=ordered)

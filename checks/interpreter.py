@@ -93,7 +93,7 @@ class Heard:
 
 @contextlib.contextmanager
 def interpreting(heard: Heard) -> Iterator[None]:
-    """Interpret the kernels of this thread until the end of the block.
+    """Run kernels that this thread calls in JAX's interpreter, until the end of the block.
 
     Args:
         heard: collects the interpreter's messages.
@@ -124,7 +124,7 @@ def _from_zero(function: Callable[..., Any], outside: object) -> Callable[..., A
 
 
 def forget() -> None:
-    """Drop the interpreter's state of a kernel that failed."""
+    """Reset the interpreter's state after a kernel failed."""
     importlib.import_module(
         f"{_INTERPRETER}.interpret_pallas_call"
     ).reset_gpu_interpret_mode_state()

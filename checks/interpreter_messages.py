@@ -97,7 +97,7 @@ class _Access(NamedTuple):
 
 
 def race_findings(texts: Iterable[str]) -> list[Finding]:
-    """Return a finding for each pair of racing places, and one for texts that do not parse."""
+    """Return a finding for each pair of racing places, and one for all texts of unknown form."""
     found: dict[object, Finding] = {}
     for text in texts:
         match = _RACE.search(text)

@@ -26,7 +26,7 @@ class Subject:
 
     Attributes:
         id: display name of the variant.
-        artifact: its artifact; if the spec lists small sizes, compiled for these.
+        artifact: artifact of the variant; if the spec lists small sizes, compiled for these sizes.
         variant: the source of the artifact: entry, arguments, reference, tolerance, folder. None
             for artifacts from a bundle or by key, which have no source.
         xla_ptx: PTX of XLA's kernels by the digest of their cubin, for levels that execute PTX.
@@ -64,7 +64,7 @@ class Options:
         schedules: the number of interleavings to try, if a level has more than one.
         inputs: input files by array path; other inputs are random.
         timeout_s: time limit of a level, None for no limit.
-        deadline_s: the end of this time limit on this process's monotonic clock.
+        deadline_s: time at which `timeout_s` ends, on this process's monotonic clock.
     """
 
     seed: int = 0

@@ -229,5 +229,5 @@ def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
 
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:
-    """Return the calls that lead to the innermost line, nearest first, except the kernel's own."""
+    """Return the calls that lead to the innermost line, nearest first; omit the kernel's call."""
     return [Place(CALLED, at) for at in stack[1:-1][:most]]

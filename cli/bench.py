@@ -151,12 +151,12 @@ class Figures:
 
     Attributes:
         times_us: time of each launch, in order.
-        median_us, min_us, p90_us: their statistics; p90 is the 90th percentile.
+        median_us, min_us, p90_us: statistics of these times; p90 is the 90th percentile.
         moved_bytes: size of inputs and outputs, each counted once.
         gb_per_s: `moved_bytes` per median time, in 10^9 bytes per second; None if the median is 0.
         memory_share: fraction of the GPU's memory bandwidth; None if the bandwidth is unknown, or
             if the arrays may be in the L2 cache.
-        flop: operations per launch as given by the user, else None.
+        flop: operations per launch, None unless the user gave them.
         tflop_per_s: `flop` per median time.
     """
 

@@ -71,7 +71,7 @@ def stats_command(
 
     For a store, these are its contents and the compile time that hits have saved. For a remote
     store, they are its contents for the installed toolchain, or with --all for all toolchains.
-    --verify reads every object and compares it with its digest; the exit code is 5 if any is
+    --verify reads every object and compares it with its digest; the exit code is 5 if an object is
     damaged. Builds ignore damaged objects, and builds with --remote-write replace them.
 
     Examples:

@@ -91,7 +91,7 @@ def command(
                  are not specs need lines from an earlier pallasc inspect --lines
       raw        the unmodified machine code
 
-    The exit code is 0 even if there are differences; with --exit-code it is then 1.
+    Differences do not change the exit code; with --exit-code, they make it 1.
 
     Examples:
       pallasc diff kernels.yaml@main kernels.yaml

@@ -262,7 +262,7 @@ class Chosen:
     Attributes:
         variant: the variant.
         artifact: compiled artifact of the variant.
-        route: route that launches it.
+        route: route that launches the artifact.
     """
 
     variant: Variant

@@ -261,8 +261,8 @@ def as_interrupts() -> Iterator[None]:
         if not issubclass(dropped.exc_type, KeyboardInterrupt):
             report(dropped)
         elif signal.SIGALRM in ours:
-            # Repeated, because a signal just before a blocking call does not end the call. A thread
-            # would need locks, which the code that the finalizer interrupted may hold.
+            # The timer repeats, because a signal just before a blocking call does not end the call.
+            # A thread would need locks, which the interrupted code may hold.
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
 
     for number in ours:

@@ -1,7 +1,7 @@
 """`pallasc tune`: choose points to measure, measure them, write tuning tables, and show them.
 
 A point is one combination of values of all parameters. Points compete within a key: one combination
-of values of the `tune.by` parameters, on one target. `contest` is the measurement of one key.
+of values of the `tune.by` parameters, on one target. A contest is the measurement of one key.
 """
 
 from __future__ import annotations

@@ -102,7 +102,10 @@ class Setting:
 
 
 def has_settings(root: Path) -> bool:
-    """Return True if the project declares bundles; False for invalid TOML, which others report."""
+    """Return True if the project declares bundles; False for invalid TOML.
+
+    The build backend reports invalid TOML.
+    """
     try:
         return "bundles" in _pallasc_table(tomllib.loads(_read(root)))
     except (SpecError, tomllib.TOMLDecodeError):
@@ -123,7 +126,7 @@ def compiler_extra(root: Path) -> str:
 
 
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Read the project's bundle settings. With PALLASC_FROZEN=1, no bundle may be compiled.
+    """Read the project's bundle settings. With PALLASC_FROZEN=1, nothing may be compiled.
 
     Args:
         root: folder of `pyproject.toml`.

@@ -119,11 +119,11 @@ def _show_traceback(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
 
 @contextmanager
 def _usage_errors_of(ctx: click.Context) -> Iterator[None]:
-    """Attach the command's context to usage errors; click's parser raises some without one."""
+    """Attach the command's context to usage errors; click's parser raises some without context."""
     try:
         yield
     except click.UsageError as error:
-        # The message needs the context to end with "See COMMAND --help."
+        # `main` needs the context to append "See COMMAND --help." to the message.
         error.ctx = error.ctx or ctx
         raise
 

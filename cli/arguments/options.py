@@ -374,7 +374,7 @@ def _memory_bytes(text: str) -> int:
     """Return a size in bytes, 0 for no limit; None would mean the default share of memory.
 
     Raises:
-        SpecError: it is not a size.
+        SpecError: the text is not a size.
     """
     from pallasc.cache.evict import parse_size
 
@@ -385,7 +385,7 @@ def _seconds(text: str) -> float | None:
     """Return a time limit in seconds, None for no limit.
 
     Raises:
-        SpecError: it is not a positive number.
+        SpecError: the text is not a positive number.
     """
     if text.strip().lower() in _NO_LIMIT:
         return None

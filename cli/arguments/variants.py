@@ -417,12 +417,12 @@ class Work:
         return report
 
     def compiled(self) -> Report | None:
-        """Return the artifacts of bundles or keys in the arguments as hits, None for specs.
+        """Return the artifacts as hits if the arguments are bundles or keys; None for specs.
 
         Raises:
             SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key
                 has too few digits.
-            NotCachedError: the store has nothing under a key.
+            NotCachedError: the store has no artifact for a key.
             click.UsageError: keys are combined with options that select variants.
         """
         from pallasc.compiler.builds.report import Report
@@ -540,7 +540,8 @@ def build_options(
     """Return the options of a command that builds missing variants before its other work.
 
     The command receives one parameter, `work`. It contains these options, the specs, their
-    selection, and the build options that other decorators add. Those must be above this one.
+    selection, and the build options that other decorators add. Those decorators must be above this
+    one.
 
     Args:
         limits: limit options; by default, the limits for compiling.

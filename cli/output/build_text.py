@@ -223,7 +223,7 @@ def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> N
 
 
 def print_remarks(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
-    """Print notes and remarks of another command's build, or notes and summary if it failed."""
+    """Print the notes of a build, and its remarks, or if it failed, its summary."""
     print_notes(report, store)
     if report.exit_code:
         screen.write(f"{summary(report, screen, quiet=quiet)}\n")

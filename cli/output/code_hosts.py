@@ -76,7 +76,7 @@ def github_commands(run: Run, root: Path) -> list[str]:
     The order is: errors that ended the command, failures, findings, spills, warnings, notes.
     Variants that fail at the same place for the same reason share an annotation, even if their
     messages contain different variants, digests or numbers, such as messages about locks. Variants
-    with the same finding also share one. Spills that the variant's budget allows are omitted.
+    with the same finding share one, too. Spills that the variant's budget allows are omitted.
     """
     ended = [Annotation("error", "pallasc", str(e), [e.location]) for e in run.errors]
     failed = [o for o in run.outcomes if o.result is not None and o.problem == "failure"]

@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
         error: the exception that caused the problem, if any.
         notes: remarks in a few words, such as "2 warnings".
         findings: findings of a level.
-        from_store: whether the result of a level was stored.
+        from_store: True if the result of a level came from the store.
         result: result of a build.
     """
 
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 
     @property
     def artifact(self) -> Artifact | None:
-        """Artifact of a build, None without one."""
+        """Artifact of a built variant, None if there is none."""
         return self.result.artifact if self.result is not None else None
 
     @property
@@ -117,7 +117,7 @@ class Run(NamedTuple):
         outcomes: outcomes in the order of the variants.
         suites: names of suites that are listed even if they are empty.
         error: error that ended the command, if any.
-        share: the shard's share of all variants, None without shards.
+        share: the variants of this shard, None without shards.
         found: all findings.
     """
 

@@ -41,7 +41,7 @@ STANDARD_OUTPUT = Path("-")
 
 
 class Outputs(NamedTuple):
-    """The requested outputs; for a check, with its levels."""
+    """The requested outputs; `levels` are the levels of a check, None for a build."""
 
     as_json: bool
     junit: Path | None = None

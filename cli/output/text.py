@@ -63,8 +63,8 @@ def echo_bytes(data: bytes) -> None:
 def json_text(data: Mapping[str, object]) -> str:
     """Return a JSON object in ASCII, with the schema version and sorted keys.
 
-    `##` is escaped because CI services look for it. File names that are not UTF-8 are written as
-    they are printed, because many readers reject lone surrogates.
+    `##` is escaped because CI services read commands after it. File names that are not UTF-8 are
+    written as they are printed, because many readers reject lone surrogates.
     """
     whole = {"schema": JSON_SCHEMA, **data}
     text = json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False)
