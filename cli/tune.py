@@ -265,9 +265,9 @@ def run_command(
 
     JAX and a compiler are not needed. Each point runs in a separate process, so a point that hangs
     or fails does not affect the others. All points of a key (one tuned problem) are launched before
-    measuring. Outputs are compared with the job's reference values, if any, and completely with
-    the output of the first valid point; the spec's default, if any, is launched first. Points with
-    a different result are not measured.
+    measuring. The outputs of each point are compared with the job's reference values, if any, and
+    then, element by element, with the outputs of the first valid point. The spec's default, if any,
+    is launched first. Points with a different result are not measured.
 
     Points of a key are measured in rounds, once per round, in changing order. After each round,
     points that are known to be slower are dropped. A key is done when its best point is known, when
@@ -446,7 +446,7 @@ def pick_command(
     """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
     A configuration is a set of values of the tuned parameters. Pick selects few configurations:
-    for each key, at least one is slower than the key's best by at most --within. A configuration
+    for each key, at least one takes at most --within longer than the key's best. A configuration
     counts only if the measurements prove that it is within this limit. Each bucket of keys gets
     one row; a key for which that row is too slow gets a separate row. Rows of other GPUs, and of
     keys and buckets without measurements, are kept. The order of RESULTS does not change the table.
