@@ -1,6 +1,6 @@
 """Inputs of a variant, results of its reference, and comparison of results with the reference.
 
-Shared by all levels, so that they start from the same numbers. Imports numpy.
+All levels use this module, so that they start from the same numbers. It imports numpy.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ def difference(
     *,
     location: Location | None = None,
 ) -> tuple[Finding, tuple[int, ...]] | None:
-    """Return a finding and the first element if a result differs from the reference, else None.
+    """Return a finding and the first wrong element if a result differs from the reference.
+
+    If it does not differ, return None.
 
     Args:
         output: the result that is compared.
@@ -161,11 +163,10 @@ def remarks(
     expected: Sequence[Sequence[Any]],
     location: Location | None,
 ) -> list[Finding]:
-    """Return notes on results for which a comparison proves little, device by device.
+    """Return a note for each result whose comparison proves little, device by device.
 
-    A note is made if the result and the reference are NaN everywhere, or if the reference returns
-    another kind of numbers. A different precision is the same kind: float32 is the usual reference
-    for bfloat16.
+    Such a result, and the reference's, are NaN everywhere, or the reference returns another kind of
+    numbers. A different precision is not another kind: float32 is the usual reference for bfloat16.
     """
     found = []
     for device, pairs in enumerate(zip(results, expected, strict=True)):

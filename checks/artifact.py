@@ -1,7 +1,7 @@
 """The artifact level: executes the launch plan and the PTX of an artifact.
 
-It finds errors made by JAX, Mosaic and XLA. If the source is available, results are compared with
-the reference. Later schedules run blocks and warps in other orders, start with other memory
+This also finds errors made by JAX, Mosaic and XLA. If the source is available, results are compared
+with the reference. Later schedules run blocks and warps in other orders, start with other memory
 contents, and must reproduce the results of the first schedule.
 """
 
@@ -175,7 +175,7 @@ def _notes(subject: Subject) -> tuple[str, ...]:
 
 
 class _Schedule(NamedTuple):
-    """A schedule that has run: the initial byte of its memory, its results, True for races."""
+    """A finished schedule: policy, initial byte of memory, results, and if races were found."""
 
     policy: Policy
     poison: int

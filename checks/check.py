@@ -36,13 +36,14 @@ if TYPE_CHECKING:
 
 
 Demand = tuple["Variant", int]
-"""A variant to check, and the index of the built variant that is run for it."""
+"""A variant to check, and the index of the built variant that is run for it: the variant itself, or
+a variant with the small sizes that the spec lists under `check`."""
 
 
 def demands(variants: Sequence[Variant]) -> tuple[list[Variant], list[Demand]]:
     """Return the variants to build for a check, and a demand for each variant.
 
-    If the spec has small sizes, all points of a matrix may share one variant.
+    If the spec lists small sizes, all points of a matrix may share one built variant.
     """
     building: list[Variant] = []
     numbers: dict[object, int] = {}
@@ -61,9 +62,9 @@ def check_built(report: BuildReport, needed: Sequence[Demand], settings: Setting
     """Check the variants of a build.
 
     Args:
-        report: the report of building the variants returned by `demands`.
+        report: the report of building the variants that `demands` returned.
         needed: a demand for each variant.
-        settings: how to check.
+        settings: settings of the check.
 
     Raises:
         PallascError: the store or a worker cannot be used.
@@ -103,7 +104,7 @@ _HINT = "Change these sizes to sizes that the kernel and its reference accept, o
 
 
 def sizes_note(check: VariantCheck) -> tuple[str, ...]:
-    """Return a note with the sizes for which a result holds, if they are not the variant's."""
+    """Return a note with the sizes that were checked, if they are not the variant's own sizes."""
     asked, built = check.variant, check.built
     if asked is None or asked.check is None or built is None:
         return ()
@@ -146,10 +147,10 @@ _CHOOSE = "Or choose other variants with -k."
 
 
 def check_plan(files: Mapping[str, Path], plan: LaunchPlan, name: str) -> None:
-    """Check that files hold inputs of a compiled kernel.
+    """Check that input files fit the inputs of a compiled kernel.
 
     Args:
-        files: the file of each given input, by its path.
+        files: input files by array path.
         plan: the kernel's launch plan; with several devices, the first dimension of an array is the
             device.
         name: the kernel's name in messages.
@@ -173,7 +174,7 @@ def check_plan(files: Mapping[str, Path], plan: LaunchPlan, name: str) -> None:
 
 
 _DECIDES = "artifact"
-"""The level that executes the compiled code; it decides if a race from another level is real."""
+"""The level that decides if a race found by the interpreter level is real."""
 _ORDERED = "The artifact level executed the kernel and found these accesses ordered."
 
 
@@ -182,7 +183,7 @@ class _Checking:
 
     Args:
         checks: the variants to check.
-        settings: how to check.
+        settings: settings of the check.
         context: the toolchain's identity; None if nothing was built.
     """
 
@@ -196,7 +197,7 @@ class _Checking:
         self._unlocated: list[tuple[Job, Checked]] = []
         """Results whose findings still lack source lines."""
         self._undecided: list[tuple[VariantCheck, str]] = []
-        """Results with races, which the artifact level may find ordered."""
+        """Results with races, until the artifact level shows whether the accesses are ordered."""
         self._notes: list[str] = []
 
     def run(self, *, interrupted: bool = False) -> Report:
@@ -206,7 +207,7 @@ class _Checking:
 
         Raises:
             SpecError, ArgumentError: input files do not fit a variant.
-            ToolError: as for `run_jobs`.
+            ToolError: see `run_jobs`.
         """
         began_s = time.monotonic()
         try:

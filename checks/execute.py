@@ -1,8 +1,9 @@
-"""Runs a plan under several schedules, and finds the instructions that made a wrong element.
+"""Runs a plan under several schedules, and finds the instructions that computed a wrong element.
 
 While a kernel runs, `Sources` records for each read of shared, tensor and global memory which
-instruction wrote the data. Between a read and a write, values pass through registers, which are
-followed in the code. Addresses are not followed: a load from a wrong address is itself reported.
+instruction wrote the data. From a read to the next write, a value passes through registers; these
+are followed backward in the kernel's code. Registers with addresses are not followed: the list of
+instructions already contains the load from a wrong address.
 """
 
 from __future__ import annotations
@@ -32,9 +33,8 @@ class Source(NamedTuple):
     """An instruction that a value comes from.
 
     Attributes:
-        instruction: the instruction.
-        early: True if it was not complete when its result was read.
-        accesses: description of the shared-memory bytes that it accesses.
+        early: True if the instruction was still in flight when its result was read.
+        accesses: description of the shared-memory bytes that the instruction accesses.
     """
 
     instruction: Instruction
@@ -50,7 +50,9 @@ class Writer(NamedTuple):
 
 
 class Sources(Observer):
-    """Records which instruction wrote the data that another one reads.
+    """Records which instruction wrote the data that another instruction reads.
+
+    Each write has a number: its index in `_writes`, counted from 1. "By id" means by Python's id().
 
     Args:
         watched: returns a region, and the start and end of its watched bytes.
@@ -63,20 +65,20 @@ class Sources(Observer):
 
     def __init__(self, watched: Callable[[], tuple[Region, int, int]]) -> None:
         self._watched, self.writer = watched, cast("Writer | None", None)
-        self._written: dict[int, np.ndarray] = {}  # numbers of writes, by the identity of memory
-        self._alive: list[Any] = []  # keeps those identities from being reused
+        self._written: dict[int, np.ndarray] = {}  # last write of each granule, by id of memory
+        self._alive: list[Any] = []  # keeps memories alive, so that no id is reused
         self._writes: list[tuple[Instruction, Asynchronous | None]] = []
-        self._plain: dict[int, int] = {}  # numbers of plain writes, by their instruction's identity
-        self._fed: dict[int, dict[int, Source]] = {}  # by the identity of the instruction that read
-        self._unwritten: dict[int, range] = {}  # granules of shared memory, by that identity
-        self._accessed: dict[int, range] = {}  # all granules of shared memory, the same way
+        self._plain: dict[int, int] = {}  # synchronous writes, by id of instruction
+        self._fed: dict[int, dict[int, Source]] = {}  # sources, by id of the reading instruction
+        self._unwritten: dict[int, range] = {}  # unwritten shared granules read, by id of reader
+        self._accessed: dict[int, range] = {}  # shared granules accessed, by id of instruction
 
     def behind(self, start: Instruction, kernels: Sequence[Kernel]) -> list[Source]:
         """Return the instructions that a written value comes from, nearest first.
 
         Args:
             start: the instruction that wrote the value.
-            kernels: all kernels that ran; one may read what another has written.
+            kernels: all kernels that ran; a kernel may read data that another has written.
         """
         of = {id(each): kernel for kernel in kernels for each in kernel.instructions}
         definitions: dict[int, Mapping[int, Sequence[Instruction]]] = {}
@@ -117,7 +119,7 @@ class Sources(Observer):
         return list({id(instruction): instruction for instruction in found}.values())
 
     def unread(self) -> list[Instruction]:
-        """Return the plain writes to memory that was never read."""
+        """Return the synchronous writes whose data was never read."""
         read = {number for fed in self._fed.values() for number in fed}
         return [self._writes[n - 1][0] for i, n in self._plain.items() if i not in read]
 
@@ -245,7 +247,7 @@ def _numbers(index: slice | np.ndarray, count: int) -> np.ndarray:
 
 
 def _loads(instruction: Instruction) -> bool:
-    """Return True if its value comes from memory, so that its registers are addresses."""
+    """Return True if an instruction's value comes from memory; its registers are addresses."""
     first, *rest = instruction.parts
     if first == "tcgen05":
         return rest[0] == "ld"
@@ -281,8 +283,8 @@ def policies(count: int, seed: int) -> list[Policy]:
 
     In the first schedule, asynchronous operations complete only when something waits for them. In
     the others, warps take turns at random, and asynchronous operations complete at once or at
-    random times. In every second schedule, starting with the first, a cluster gets all the work it
-    requests.
+    random times. In every second schedule, starting with the first, other kernels keep the GPU
+    busy, so that running clusters take over the work of waiting clusters (`Policy.busy`).
     """
     others = [
         Policy(
@@ -304,7 +306,7 @@ class Element(NamedTuple):
     at: tuple[int, ...]
 
     def bytes(self) -> tuple[int, int]:
-        """Return the start and end of its bytes in its buffer."""
+        """Return the start and end of the element's bytes in its buffer."""
         output = self.output
         order = output.layout[::-1] if output.layout is not None else range(len(output.shape))
         shape = tuple(output.shape[d] for d in order)
@@ -320,11 +322,11 @@ class Origin(NamedTuple):
     Attributes:
         writer: the last instruction that wrote the element, None if no kernel wrote it.
         sources: the instructions that the written value comes from.
-        kernel: the cubin digest and name of the kernel of `writer`, `others`, and `unread`.
+        kernel: cubin digest and name of the kernel that contains `writer`, `others`, and `unread`.
         others: if nothing wrote the element, the instructions that wrote other elements of its
             array.
         unread: if nothing wrote the array, the instructions that wrote memory that was never read.
-        elsewhere: for each of the `sources` in another kernel, that kernel, by the identity of the
+        elsewhere: the kernels of those `sources` that are in other kernels, by id() of the
             source's instruction.
     """
 

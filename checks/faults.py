@@ -1,7 +1,7 @@
-"""Turns faults, deadlocks and races of an emulation into findings with their PTX lines.
+"""Turns faults, deadlocks and races of an emulation into findings with PTX lines.
 
-Each finding shows the synchronization near it in the history of its warps: missing synchronization
-cannot be shown, but its neighbors can.
+A finding also lists the waits, arrivals and fences that the involved warps executed shortly before
+or after. Missing synchronization has no line to show; these neighbors indicate where it belongs.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _REMEMBERED = 256
 
 
 class Done(NamedTuple):
-    """A synchronization of a warp; `stamp` is the number of events before it."""
+    """A synchronization that a warp executed; `stamp` is the number of accesses recorded before."""
 
     stamp: int
     instruction: Instruction
 
     def place(self, when: str) -> Place:
-        """Return it as a place that takes part in a finding."""
+        """Return the instruction as a place of a finding."""
         return Place(f"{when}: {self.instruction.opcode}", ptx_line=self.instruction.line)
 
 
@@ -66,7 +66,7 @@ class _Barrier:
 
     def __init__(self, initialised: Instruction) -> None:
         self.initialised = initialised
-        self.arrivals: dict[int, tuple[Instruction, int]] = {}  # by the identity of the instruction
+        self.arrivals: dict[int, tuple[Instruction, int]] = {}  # by id() of the instruction
 
     def arrive(self, instruction: Instruction) -> None:
         _, count = self.arrivals.get(id(instruction), (instruction, 0))
@@ -87,13 +87,13 @@ class History(Races):
     # Queries.
 
     def between(self, number: int) -> tuple[Place, ...]:
-        """Return the synchronization between the accesses of a finding, in time order."""
+        """Return the synchronizations around the two accesses of a finding, in time order."""
         return self._context.get(number, ())
 
     def before(self, warp: Warp, place: int) -> list[Place]:
-        """Return a warp's last steps before a place in its code, most recent first.
+        """Return a warp's last synchronizations before a place in its code, most recent first.
 
-        Includes its last arrival at an mbarrier.
+        They include the warp's last arrival at an mbarrier.
         """
         here = warp.instruction(place)
         found: dict[int, Done] = {}
@@ -112,13 +112,13 @@ class History(Races):
         return [done.place(f"earlier in warp {warp.index}") for done in found.values()]
 
     def at_end(self, warp: Warp) -> list[Place]:
-        """Return the last step of a warp that has ended."""
+        """Return the last synchronization of a warp that has ended."""
         done = self._done.get(warp)
         last = next((each for each in reversed(done or ()) if _tells(each.instruction)), None)
         return [last.place(f"last in warp {warp.index}, which has ended")] if last else []
 
     def at_barrier(self, warp: Warp, wait: MbarrierWait) -> list[Place]:
-        """Return the places of a barrier being waited for."""
+        """Return where the barrier of a wait is initialized and signaled."""
         for block in warp.block.cluster.blocks:
             known = self._barriers.get((id(block), wait.offset))
             if known is not None and block.mbarriers.get(wait.offset) is wait.barrier:
@@ -126,7 +126,7 @@ class History(Races):
         return []
 
     def around_fault(self, block: Block | None) -> list[Place]:
-        """Return where the last used mbarrier is initialized, or else the mbarriers of a block."""
+        """Return the places of the last used mbarrier, else of all mbarriers of a block."""
         if self._last_barrier in self._barriers:
             known = self._barriers[self._last_barrier]
             return list(_places(known, None))
@@ -160,7 +160,7 @@ class History(Races):
     def waited(
         self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
     ) -> None:
-        """Record that a warp has waited for operations it issued, or only for their reads."""
+        """Record that a warp has waited for operations that it issued, or only for their reads."""
         super().waited(w, place, operations, reads_only=reads_only)
         self._note(w, place)
 
@@ -238,7 +238,7 @@ def _last_wait(done: Sequence[Done]) -> Done | None:
 
 
 def _tells(instruction: Instruction) -> bool:
-    """Return True if an instruction is a complete step, not a part of another one."""
+    """Return False for fences, block barriers and byte counts, which are parts of other steps."""
     parts = instruction.parts
     inside = {"expect_tx", "noComplete"} & set(parts)
     return parts[0] not in ("bar", "barrier", "fence", "membar") and not inside
@@ -276,7 +276,7 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "trap": FAILED_ASSERTION,
     }
 )
-"""By the rule of the fault."""
+"""Rules of findings, by the emulator's rule for a fault."""
 
 _RACES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -296,9 +296,9 @@ _RACES: Mapping[str, Rule] = MappingProxyType(
         "wgmma-registers": ACCUMULATOR_BEFORE_WAIT,
     }
 )
-"""By the emulator's rule; all others are races."""
+"""Rules of findings, by the emulator's rule for a race; all other rules become `RACE`."""
 _MOST_RACES = 24
-"""The limit counts instructions; `checks.locate` then merges the findings of one source line."""
+"""Maximum number of races in the PTX; `checks.locate` then merges those of one source line."""
 _MOST_TEXT = 80
 
 
@@ -360,10 +360,10 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
 
 
 def _context(deadlock: Deadlock, history: History) -> list[Place]:
-    """Return each warp's last steps before its wait, and the events so far at their barriers."""
+    """Return the awaited barriers, and the last synchronizations of waiting and ended warps."""
     found: list[Place] = []
     barriers: set[int] = set()
-    done: dict[tuple[object, ...], list[Place]] = {}  # by wait and preceding lines
+    done: dict[tuple[object, ...], list[Place]] = {}  # warps with equal steps share an entry
     groups: dict[tuple[int, str], Block] = {}
     for warp, at, reason in deadlock.waiting:
         if groups.setdefault((at, reason), warp.block) is warp.block:

@@ -1,14 +1,14 @@
 """The output of a check: findings, their rules, and the result of one level for one variant.
 
-A level never raises for a mistake in a kernel: it returns a `LevelResult`. A variant that it could
-not check is `not checked` with a reason, never `passed`.
+For a mistake in a kernel, a level never raises an error: it returns a `LevelResult`. If a level
+could not check a variant, the status is `not checked` with a reason, never `passed`.
 
 `to_json` and `result_from_json` are the only conversion to and from JSON: between processes, in the
 store, and in `--json`. In the store, file paths are relative to the spec's folder (`moved_to`,
 `moved_from`), so that a result is valid in every clone.
 
-Equivalent findings are merged: from unrolled loops, or a race seen from both sides. Several levels
-share rules, with one name for each kind of mistake.
+Equivalent findings are merged, such as those of an unrolled loop, or a race found from both of its
+accesses. Levels share rules: a kind of mistake has the same rule in every level.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Place:
     Attributes:
         text: what happens there.
         location: the user's source line, None if unknown.
-        ptx_line: its line of the PTX, 0 for none.
-        kernel: the kernel of that line, "" for the finding's kernel.
-        cubin: the digest of that kernel's cubin, "" for the finding's cubin.
-        waits: True if threads wait there; the line's caller becomes a place, too (`checks.locate`).
+        ptx_line: line of the PTX, 0 for none.
+        kernel: the kernel with this PTX line, "" for the finding's kernel.
+        cubin: digest of this kernel's cubin, "" for the finding's cubin.
+        waits: True if threads wait there; `checks.locate` then adds the caller of the line, too.
     """
 
     text: str
@@ -76,16 +76,16 @@ class Finding:
     """A mistake in a kernel.
 
     Attributes:
-        rule: the name of a `Rule` of its level.
+        rule: name of one of the level's rules.
         message: what is wrong, with values, without the location and without a period at the end.
         severity: see `Severity`.
         location: the user's source line, None if unknown.
-        instruction: the instruction in its own language: `wgmma.wait_group.sync.aligned` with its
-            line of the PTX, or the name of a JAX primitive; "" if there is none.
-        hint: how to fix it, "" for the help of the rule.
-        kernel: the kernel that contains it, if the level reads PTX.
-        cubin: the digest of that kernel's cubin; kernels of one artifact may share a name.
-        ptx_line: its line of the PTX, 0 for none.
+        instruction: the PTX instruction with its line, such as `wgmma.wait_group.sync.aligned`, or
+            the name of a JAX primitive; "" if there is none.
+        hint: how to fix the mistake, "" for the help of the rule.
+        kernel: the kernel with the mistake, if the level reads PTX.
+        cubin: digest of this kernel's cubin; kernels of one artifact may share a name.
+        ptx_line: line of the PTX, 0 for none.
         places: other places that take part: the write that a read races with, the threads that
             wait.
         subject: what the finding is about, such as the affected result or memory. It separates
@@ -115,11 +115,11 @@ class LevelResult:
         status: `found` if and only if there are findings other than notes.
         findings: what is wrong, and notes.
         reason: why the level did not check the variant; "" if it did.
-        stopped: the level did not check the variant because the level was stopped or failed: time,
-            memory, a crash, an error in the user's reference. Such a result is not stored, and the
-            command does not end with 0.
+        stopped: True if the level failed or was stopped before it could check the variant: because
+            of a limit on time or memory, a crash, or an error in the user's reference. Such a
+            result is not stored, and the command does not end with 0.
         seconds: duration in seconds.
-        notes: the scope of the result if it is not the whole variant: "for m=128, n=128".
+        notes: remarks on the result, such as the sizes that were checked: "for m=128, n=128".
     """
 
     level: str
@@ -147,9 +147,9 @@ def _is_fault(finding: Finding) -> bool:
 
 
 def from_findings(level: str, findings: Iterable[Finding]) -> LevelResult:
-    """Return the result of a level that has checked everything within its reach.
+    """Return the result of a level that completed.
 
-    Causes are listed first: memory may be uninitialized because of a missing wait.
+    Possible causes come first: for example, a missing wait may be why memory is uninitialized.
     """
     ordered = tuple(sorted(findings, key=lambda each: each.rule in CONSEQUENCES))
     return LevelResult(level=level, status=status_of(ordered), findings=ordered)
@@ -226,8 +226,8 @@ WRONG_NUMBERS = Rule(
 NOTHING_COMPARED = Rule(
     "nothing-compared",
     "All elements of a result are NaN, and so are those of the reference.",
-    "They agree, and that tells nothing about the kernel. Give it other inputs: --input, --inputs, "
-    "or another --seed.",
+    "The comparison proves nothing about the kernel. Use other inputs: --input, --inputs, or "
+    "another --seed.",
 )
 OTHER_KIND = Rule(
     "other-kind",
@@ -250,7 +250,7 @@ OUT_OF_BOUNDS = Rule(
 RACE = Rule(
     "race",
     "Two accesses to the same memory, one of them a write, are not ordered by synchronization.",
-    "Their order is undefined. Add what orders them: a wait for the copy or MMA (barrier_wait, "
+    "Their order is undefined. Add synchronization: a wait for the copy or MMA (barrier_wait, "
     "wait_smem_to_gmem, wgmma_wait), a barrier, or a fence (commit_smem).",
 )
 DEADLOCK = Rule(
@@ -303,7 +303,7 @@ MEMORY_LIMIT = Rule(
 )
 COMPILED_WRONGLY = Rule(
     "compiled-wrongly",
-    "The compiled kernel computes something else than its source says.",
+    "The compiled kernel does not compute what its source describes.",
     "JAX's interpreter gives the numbers of the reference, and the PTX does not: JAX or XLA has "
     "compiled it wrongly, or a synchronization is missing that the interpreter does not see.",
 )
@@ -311,7 +311,7 @@ DEPENDS_ON_ORDER = Rule(
     "depends-on-order",
     "A result depends on the order in which blocks or warps run.",
     "A GPU runs blocks in any order, so the result may change from run to run. Let each block "
-    "write a part of its own, or combine parts in a fixed order. If any order is right, as in a "
+    "write a separate part, or combine parts in a fixed order. If any order is right, as in a "
     "list of unordered entries, use --schedules 1: then no schedules are compared.",
 )
 MISALIGNED = Rule(
@@ -322,8 +322,8 @@ MISALIGNED = Rule(
 )
 FAILED_ASSERTION = Rule(
     "failed-assertion",
-    "An assertion of the kernel fails, or it traps.",
-    "On a GPU the kernel ends with an error. The inputs of this check make its condition false.",
+    "An assertion of the kernel fails, or the kernel executes a trap.",
+    "On a GPU the kernel ends with an error. The inputs of this check make the condition false.",
 )
 INVALID_INSTRUCTION = Rule(
     "invalid-instruction",
@@ -373,7 +373,7 @@ _OF_PAIRS = frozenset({"race", "missing-proxy-fence", "accumulator-before-wait"}
 
 
 def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Merge equivalent findings; the message of a merged finding has the count.
+    """Merge equivalent findings; the message of a merged finding contains their number.
 
     Findings of a rule about two accesses are equivalent if both lines match, in either order; other
     findings if their subject, their line and the lines of their places match.
@@ -438,10 +438,10 @@ def _is_asynchronous(finding: Finding) -> bool:
 
 
 def _what_of(finding: Finding) -> object:
-    """Return the key of a finding's subject and location.
+    """Return a key that is equal for equivalent findings: subject and source lines.
 
-    Without a source line, the opcode is the key, which unrolled loops repeat. If there is no
-    instruction either, only the message distinguishes findings.
+    Without a source line, the kernel and the opcode replace it: an unrolled loop repeats the
+    opcode. Without an instruction, the key is the message.
     """
     own = _line(finding.location)
     places = tuple(line for place in finding.places if (line := _line(place.location)))

@@ -1,9 +1,9 @@
 """The interpreter level: numbers, bounds, uninitialized memory, races and deadlocks.
 
-It executes the kernel as JAX traced it, not as Mosaic compiles it, and ignores `wgmma_wait`.
-`docs/check.md` lists what it does not find. The report of races depends on the JAX version: from
-0.11 on they can be warnings, which go through `logging`; 0.10 prints them with the `print` found in
-its module.
+JAX's interpreter executes the kernel as JAX traced it, not as Mosaic compiles it, and ignores
+`wgmma_wait`. `docs/check.md` lists the mistakes that it does not find. JAX 0.11 and newer report
+races through `logging`; JAX 0.10 calls `print` in the module that detects races. Both are replaced
+to record the text.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _INTERPRETER = "jax._src.pallas.mosaic_gpu.interpret"
 _RACES = "jax._src.pallas.mosaic.interpret.race_detection_state"
 _RANGES = "jax._src.pallas.mosaic.interpret.utils"
 _OUTSIDE = {"clip_range_to_shape": None, "is_range_out_of_bounds_for_shape": True}
-"""Functions of ranges, and their results for a range that is out of bounds."""
+"""JAX's functions of index ranges, with the result of each for a range that is out of bounds."""
 _RACE = "RACE DETECTED"
 _MOST_RACES = 1000
 TMA_CLOCKS = 64
@@ -67,7 +67,7 @@ wait for an earlier one."""
 
 @dataclass(slots=True)
 class Heard:
-    """Messages of the interpreter.
+    """Messages that the interpreter sent.
 
     Attributes:
         races: the text of each race.
@@ -93,7 +93,7 @@ class Heard:
 
 @contextlib.contextmanager
 def interpreting(heard: Heard) -> Iterator[None]:
-    """Interpret the kernels of this thread until the end of the block.
+    """Run kernels that this thread calls in JAX's interpreter, until the end of the block.
 
     Args:
         heard: collects the interpreter's messages.
@@ -106,14 +106,14 @@ def interpreting(heard: Heard) -> Iterator[None]:
         try:
             yield
         finally:
-            if checks is not None:  # a kernel may turn them on, for itself only
+            if checks is not None:  # a kernel may turn debug checks on, but only for itself
                 jax.config.update("jax_pallas_enable_debug_checks", checks)
 
 
 def _from_zero(function: Callable[..., Any], outside: object) -> Callable[..., Any]:
-    """Return a function of ranges for which negative indices are out of bounds.
+    """Return one of JAX's functions, changed to treat negative indices as out of bounds.
 
-    In JAX, they fail an assertion or count from the end of the array.
+    Unchanged, it fails an assertion for them, or counts them from the end of the array.
     """
 
     def checked(ranges: tuple[slice | int, ...], shape: tuple[int, ...]) -> Any:
@@ -124,7 +124,7 @@ def _from_zero(function: Callable[..., Any], outside: object) -> Callable[..., A
 
 
 def forget() -> None:
-    """Drop the interpreter's state of a kernel that failed."""
+    """Reset the interpreter's state after a kernel failed."""
     importlib.import_module(
         f"{_INTERPRETER}.interpret_pallas_call"
     ).reset_gpu_interpret_mode_state()
@@ -179,7 +179,7 @@ def _recording(heard: Heard) -> Iterator[None]:
 
 NAME = "interpreter"
 _LOOK_S = 0.2
-"""A deadlock is reported after three samples, so within a second."""
+"""Time between samples of the threads. Three equal samples are a deadlock."""
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
 _ENDED = "the error ended the kernel; races in the rest of it may be missing"
 
@@ -249,12 +249,12 @@ class _Outcome:
         try:
             with interpreting(heard), lines_of_rules(), source_locations(enabled=False):
                 self.result = jax.block_until_ready(call())
-        except Exception as error:  # noqa: BLE001 - whatever the interpreter says is the result
+        except Exception as error:  # noqa: BLE001 - any error of the interpreter is a result
             self.error = error
 
 
 def _watched(call: Callable[[], None]) -> list[Waiting]:
-    """Call in another thread; return the deadlocked threads, or none if the call returns.
+    """Run a call in another thread; return its deadlocked threads, or [] once it has returned.
 
     Deadlocked threads cannot be stopped, so this process must not check anything else.
     """
@@ -272,7 +272,7 @@ def _watched(call: Callable[[], None]) -> list[Waiting]:
 def _call(variant: Variant, inputs: list[dict[str, Any]]) -> Callable[[], Any]:
     """Return a callable that runs the kernel, on the devices of the variant's mesh if it has one.
 
-    With several devices, the results, like the arguments, have the device as first dimension.
+    With several devices, the first dimension of arguments and results is the device.
     """
     call = kernel_call(variant, inputs[0])
     if not variant.mesh:

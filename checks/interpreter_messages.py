@@ -1,6 +1,6 @@
 """Turns messages of JAX's interpreter, which are only text, into findings.
 
-An unknown message is not a finding: the kernel is `not checked`.
+An unknown message does not become a finding: the kernel is `not checked`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SLICE = re.compile(r"slice\((-?\d+), (-?\d+), (\d+|None)\)")
 _UNFINISHED = re.compile(r"^Not all (copy_smem_to_gmem) read-side .* finished on thread (.+)$")
 _RANGE = re.compile(r"\[(?:Access\(range=)?\(([^()]*?),?\)(?:, permutation=None\))?\]")
 _OPERAND = re.compile(r"^assert ([ab]) is not None$")
-"""JAX's check that it has read an operand of an MMA, which fails only out of bounds."""
+"""Assertion in JAX that fails only if an operand of an MMA was read out of bounds."""
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception): ", re.MULTILINE)
 
 _KNOWN: tuple[tuple[str, Rule], ...] = (
@@ -59,7 +59,7 @@ _KNOWN: tuple[tuple[str, Rule], ...] = (
     (r"^Warpgroup-thread .* is waiting at barrier ", BARRIER_MISUSE),
     (r"^Named barrier .* is used with ", BARRIER_MISUSE),
 )
-"""Beginnings of the messages, in the supported versions of JAX."""
+"""Patterns of messages in the supported versions of JAX, and the rules of their findings."""
 
 
 _MISSING = (
@@ -67,16 +67,16 @@ _MISSING = (
     ("semaphore", "it uses semaphores"),
     ("has_trivial_window", "it has blocks (BlockSpec)"),
 )
-"""Features the interpreter lacks, by a word in the error that it raises."""
+"""Features that the interpreter lacks, by a word in the error that it raises."""
 
 
 _ARRAY = re.compile(r"\s*(\w+)(?:\.at)?\[")
 _ONE_THREAD = (
-    "If the read uses copied data, barrier_wait is missing between them; if a copy reads what was "
-    "written, commit_smem(). If the write overwrites what a copy or an MMA still reads, a wait for "
-    "it is missing. JAX's interpreter requires commit_smem() between a read and a copy that "
-    "overwrites it even where a barrier orders them on a GPU; `--level artifact` decides if this "
-    "kernel needs it."
+    "If the read uses copied data, barrier_wait is missing between the two. If a copy reads the "
+    "written data, commit_smem() is missing. If the write overwrites data that a copy or an MMA "
+    "still reads, a wait for this copy or MMA is missing. JAX's interpreter requires commit_smem() "
+    "between a read and a copy that overwrites the data, even where a barrier orders them on a "
+    "GPU; `--level artifact` decides if this kernel needs it."
 )
 
 
@@ -97,7 +97,7 @@ class _Access(NamedTuple):
 
 
 def race_findings(texts: Iterable[str]) -> list[Finding]:
-    """Return a finding for each pair of racing places, and one for texts that do not parse."""
+    """Return a finding for each pair of racing places, and one for all texts of unknown form."""
     found: dict[object, Finding] = {}
     for text in texts:
         match = _RACE.search(text)
@@ -123,7 +123,7 @@ def race_findings(texts: Iterable[str]) -> list[Finding]:
 def _hint(first: _Access, second: _Access) -> str:
     """Return a hint for a read and a write of shared memory by one thread.
 
-    The interpreter does not report the order of the two.
+    The interpreter does not report which of the two comes first.
     """
     is_shared = first.space == second.space == "SMEM"
     if not is_shared or first.thread != second.thread or first.act == second.act:
@@ -189,7 +189,7 @@ def _access(match: re.Match[str], name: str) -> _Access:
         not part["file"],
         part["file"] or "",
         int(part["line"] or 0),
-        int(part["column"]) + 1 if part["column"] else 0,  # JAX counts them from 0
+        int(part["column"]) + 1 if part["column"] else 0,  # JAX counts columns from 0
         part["act"],
         _space(part["key"]),
         _thread(part["thread"]),

@@ -1,12 +1,10 @@
-"""Input of a level: a compiled variant and the options of its check.
-
-The levels of `pallasc check`: each is a module that runs in a worker.
+"""The levels of `pallasc check`, and their input: a compiled variant and the options of the check.
 
 To add a level, write a module `checks/NAME.py` with `run(subject: Subject, options: Options) ->
-LevelResult`. It is called in a separate worker process, with the build's limits on time and memory:
-it may import anything, hang, crash or run out of memory, and only this variant's result is lost. It
-raises only `PallascError`, for a mistake of the user (a reference that fails, inputs that do not
-fit). Add a row here, and its name to `LEVELS` in `cli/check.py`. The command imports no level.
+LevelResult`, and add it to `LEVELS` here and in `cli/check.py`. The command itself imports no
+level: `run` is called in a worker process with the build's limits on time and memory. It may import
+anything, hang, crash or run out of memory; then only this variant's result is lost. It raises only
+`PallascError`, for a mistake of the user (a reference that fails, inputs that do not fit).
 """
 
 from __future__ import annotations
@@ -24,15 +22,15 @@ from pallasc.specs.spec import Variant
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One compiled variant.
+    """The compiled variant that a level checks.
 
     Attributes:
-        id: its display name.
-        artifact: record, plan and blobs; if the spec names small sizes, the small variant's.
-        variant: the variant it was compiled from: entry, arguments, reference, tolerance, folder.
-            None for artifacts from a bundle or by key, which have no source.
-        xla_ptx: PTX of XLA's kernels by the digest of their cubin, for levels that take it.
-        why_no_ptx: why that PTX is not available, "" if it is.
+        id: display name of the variant.
+        artifact: artifact of the variant; if the spec lists small sizes, compiled for these sizes.
+        variant: the source of the artifact: entry, arguments, reference, tolerance, folder. None
+            for artifacts from a bundle or by key, which have no source.
+        xla_ptx: PTX of XLA's kernels by the digest of their cubin, for levels that execute PTX.
+        why_no_ptx: why the PTX of XLA's kernels is not available, "" if it is.
     """
 
     id: str
@@ -64,9 +62,9 @@ class Options:
         seed: determines the random inputs and interleavings.
         seed_given: the command line set the seed, which overrides the spec's.
         schedules: the number of interleavings to try, if a level has more than one.
-        inputs: the file of each given input, by its path; other inputs are random.
+        inputs: input files by array path; other inputs are random.
         timeout_s: time limit of a level, None for no limit.
-        deadline_s: the end of this time limit on this process's monotonic clock.
+        deadline_s: time at which `timeout_s` ends, on this process's monotonic clock.
     """
 
     seed: int = 0

@@ -1,7 +1,8 @@
 """Adds the user's source lines to findings in PTX.
 
-The lines come from compiling again (`line_tables`), which is done only for variants with findings.
-A result is stored with these lines, and is valid only while they are (`stored_results`).
+Variants with findings are compiled again to get these lines (`compiler/lowering/line_tables`). A
+result is stored with the lines, and is invalid once a file with one of them changes
+(`stored_results`).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def with_source_lines(
     """Yield results with the lines of their findings, and True if no line is missing.
 
     Args:
-        results: results, and the variants they were found in.
+        results: each result, with the variant that it is about.
         store: the build's store.
         limits: the number of compiling processes and their time limit.
     """
@@ -79,7 +80,7 @@ def with_source_lines(
 
 
 def _find(wanted: Sequence[Subject], store: Store, limits: Options) -> Iterator[tuple[Tables, str]]:
-    """Yield the tables of each variant, and why there are none."""
+    """Yield the line tables of each variant, and the reason to show if there are none."""
     if not wanted:
         return
     from pallasc.compiler.toolchain.setup import prepare
@@ -173,8 +174,8 @@ def _with_arrays(text: str, table: LineTable | None) -> str:
 def _shown(finding: Finding, tables: Tables) -> list[Finding]:
     """Return a finding with its source lines.
 
-    A finding about PTX that was not executed keeps only source lines of which nothing was executed;
-    if there is none, the result is empty.
+    A finding about PTX that was not executed keeps only the source lines of which no instruction
+    was executed; if there are none, the result is empty.
     """
     if finding.rule != NOT_EXECUTED.name:
         return [with_lines(finding, tables)]
@@ -228,5 +229,5 @@ def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
 
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:
-    """Return the calls that lead to the innermost line, nearest first, except the kernel's own."""
+    """Return the calls that lead to the innermost line, nearest first; omit the kernel's call."""
     return [Place(CALLED, at) for at in stack[1:-1][:most]]

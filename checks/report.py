@@ -24,14 +24,14 @@ class VariantCheck:
     """The check of one variant, which collects its results.
 
     Attributes:
-        id: its display name.
+        id: display name of the variant.
         variant: the variant that the user asked about, None if there is no source.
-        built: the build of the variant that is checked, which has the small sizes of the spec if
-            there are any.
-        origin: the bundle that contains it, None for others.
-        found: its results by level; empty if it did not compile.
+        built: build result of the variant that is run; if the spec lists small sizes, a variant
+            with these sizes is run.
+        origin: the bundle that contains the variant, None if no bundle does.
+        found: results by level; empty if the variant did not compile.
         from_store: the levels whose results came from the store.
-        errors: by level, why the check itself failed.
+        errors: errors that stopped a level, by level.
     """
 
     id: str
@@ -44,33 +44,33 @@ class VariantCheck:
 
     @property
     def results(self) -> tuple[LevelResult, ...]:
-        """Its results, in the order of the levels."""
+        """The results, in the order of the levels."""
         return tuple(self.found[level] for level in LEVELS if level in self.found)
 
     @property
     def artifact(self) -> Artifact | None:
-        """The compiled artifact, None if it did not compile."""
+        """The compiled artifact, None if the variant did not compile."""
         built = self.built
         return None if built is None or built.status == "failed" else built.artifact
 
     @property
     def action_key(self) -> str | None:
-        """Its action key, None if unknown."""
+        """The artifact's action key, None if unknown."""
         return self.built.action_key if self.built is not None and self.artifact else None
 
     @property
     def digest(self) -> str | None:
-        """The digest of its artifact, None if it has none."""
+        """The artifact's digest, None without an artifact."""
         return self.artifact.digest if self.artifact is not None else None
 
     @property
     def place(self) -> Location | None:
-        """Its kernel's location in the spec, or its bundle; None if only its key is known."""
+        """The kernel's location in the spec, or the bundle; None for an artifact named by key."""
         return self.variant.location if self.variant is not None else self.origin
 
     @property
     def exit_codes(self) -> list[int]:
-        """The exit codes that its results call for."""
+        """The exit code of each error, and 1 for each result with findings."""
         built = self.built.error if self.built is not None else None
         codes = [error.exit_code for error in (built, *self.errors.values()) if error is not None]
         return codes + [1 for result in self.results if result.fails and not result.stopped]
@@ -96,7 +96,7 @@ class Report:
         seconds: duration in seconds.
         levels: the requested levels.
         notes: warnings.
-        interrupted: True if it was interrupted; unfinished variants lack results.
+        interrupted: True if the check was interrupted; unfinished variants lack results.
         errors: errors of spec files that could not be executed.
     """
 
@@ -138,9 +138,9 @@ class Report:
 
     @property
     def unchecked(self) -> PallascError | None:
-        """The error of a check in which no level could check any variant, else None.
+        """The error "nothing was checked" if no level could check any variant, else None.
 
-        None also if variants have errors, which explain themselves.
+        Also None if there are other errors or an interrupt, because these are reported already.
         """
         results = [result for check in self.checks for result in check.results]
         if any(r.status != "not checked" for r in results) or not results:
@@ -183,9 +183,9 @@ class Settings:
         levels: the levels to run.
         store: the store for results.
         options: the check's options.
-        limits: jobs, time and memory of the workers, as for a build.
+        limits: limits on the number, time and memory of workers, as for a build.
         events: callbacks.
-        only_stored: run nothing, and report the results from the store.
+        only_stored: run nothing, and report only results from the store.
     """
 
     levels: Sequence[str]

@@ -11,9 +11,10 @@ fields:
 * `files`, `packages`, `opened`, `absent`, `hidden`, `missed`, `read`: everything the user's code
   read during the check, as in the manifest of a compilation
 
-Its key covers action key and digest of the artifact, seed, interleavings, inputs, request key,
-reference and tolerance. As for a request, there is one manifest for each of the last states of the
-sources. These manifests are signed, trusted, verified and counted like all others in the store.
+The manifest's key covers action key and digest of the artifact, seed, number of schedules, inputs,
+request key, reference and tolerance. As for a request key, the store keeps a manifest for each of
+the last few states of the sources. These manifests are signed, trusted, verified and counted like
+all others in the store.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ _CHECKING = ("checks", "compiler", "emulator", "specs")
 
 
 class Checkable(NamedTuple):
-    """The subject that results are stored for.
+    """An artifact and options to check, with the keys for storing the results.
 
     Attributes:
-        key: the key of its manifests.
-        action: its action key, "" if unknown.
-        variant: the variant it was compiled from, None without source.
+        key: key of the manifests with the results.
+        action: the artifact's action key, "" if unknown.
+        variant: the variant that was compiled to the artifact, None without source.
         request: the request of that variant.
     """
 
@@ -85,15 +86,16 @@ class StoredResults:
         self._own = ""
         self._changed: dict[tuple[str, Place], bool] = {}
         self._fitting: dict[Place | None, str] = {}
-        """Set of sources of the last results found, by place: it is tried first for the next."""
+        """Digest of the sources of the last results found, by place. It is tried first, because
+        variants in one place usually have the same sources."""
 
     def subject(self, options: Options, built: VariantResult, variant: Variant | None) -> Checkable:
-        """Return the subject that results are stored for.
+        """Return the artifact with the keys for storing results.
 
         Args:
             options: the check's options.
             built: the compiled variant, which has an artifact.
-            variant: the variant it was compiled from, None without source.
+            variant: the variant that was compiled to the artifact, None without source.
 
         Raises:
             ToolError: a file of inputs, or a data file of the spec, cannot be read.
@@ -156,10 +158,10 @@ class StoredResults:
             return False
 
     def put(self, subject: Checkable, result: LevelResult, sources: Mapping[str, Any]) -> None:
-        """Store a result with those results of other levels that are still valid.
+        """Store a result together with the still valid results of other levels.
 
-        If one level reads more than another, all results are invalid as soon as anything changes
-        that any of them has read.
+        The results share one list of sources: if anything changes that one level has read, the
+        results of all levels are invalid.
 
         Args:
             subject: the checked subject.

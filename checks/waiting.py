@@ -1,10 +1,10 @@
 """Detects deadlocks of interpreted kernels, and the barriers that their threads wait on.
 
-JAX's interpreter runs each warpgroup on a Python thread, and a wait on a barrier is a wait on a
-condition without a timeout. The frames of the threads show the waits: `shared_memory.Barrier` with
-its phase and arrivals, the line in the user's kernel from `source_info`, and the number of threads
-that have not ended. A thread that was woken, or has not started, may just not have been scheduled
-yet.
+JAX's interpreter runs each warpgroup in a Python thread. To wait on a barrier, a thread calls
+`Condition.wait` without a timeout. The stack frames of the threads show these waits: the
+`shared_memory.Barrier` with its phase and arrivals, the line in the user's kernel from
+`source_info`, and the number of threads that have not ended. A thread that was woken, or has not
+started, is not deadlocked: it may only not have been scheduled yet.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BARRIERS = ("mosaic_gpu", "interpret", "shared_memory.py")
 _THREADS = ("mosaic", "interpret", "thread_map.py")
 _JOINS_THREADS = "_thread_map_callback"
 _MOST_FRAMES = 12
-"""Frames from a wait to the callback that knows the user's line."""
+"""Maximum number of frames from a wait to the callback that has the user's line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Waiting:
     """A thread that waits on a barrier.
 
     Attributes:
-        thread: the interpreter's name for it, as text.
-        phase: the phase that it waits for, counted from 0.
+        thread: name of the thread, such as "warpgroup 1 of block (0, 0)".
+        phase: the phase that the thread waits for, counted from 0.
         arrivals: the number of arrivals in this phase so far.
         expected: the number of arrivals that complete the phase.
         location: the user's source line, None if unknown.
@@ -129,7 +129,7 @@ def _unfinished(stacks: Iterable[Iterable[FrameType]]) -> int:
 
 
 def _wait_in(stack: list[FrameType]) -> tuple[FrameType, Any] | None:
-    """Return the waiting frame of a stack and its barrier; None if it has been woken."""
+    """Return the waiting frame of a stack and its barrier; None if the thread has been woken."""
     for inner, frame in itertools.pairwise(stack):
         if inner.f_code.co_name != "wait" or not inner.f_code.co_filename.endswith("threading.py"):
             continue

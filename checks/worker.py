@@ -1,7 +1,7 @@
-"""The process that runs levels and emulates plans, one variant after the other.
+"""The worker process that runs levels and emulates plans, one variant after another.
 
-Started by the warden as `main(REQUESTS, ANSWERS)`. JAX is imported if a level
-calls the user's code, and runs on the CPU.
+The warden calls `main` with the descriptors of two pipes, for requests and replies. JAX is imported
+only if a level calls the user's code; JAX then runs on the CPU.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pallasc.specs.user_files import parse_entry
 
 
 class Checked(Reply, frozen=True, kw_only=True):
-    """The result of a level.
+    """Reply to `Check`.
 
     Attributes:
-        result: the result.
+        result: result of the level.
         sources: files read by the user's code, as fields of a manifest; empty without source.
         uncached: why the store must not keep the result, "" if it may.
     """
@@ -38,17 +38,17 @@ class Checked(Reply, frozen=True, kw_only=True):
 
 
 class Check(Request, frozen=True, kw_only=True):
-    """Run a level.
+    """Request to run a level on an artifact.
 
     Attributes:
-        level: its name.
+        level: name of the level.
         id: the variant's display name.
-        variant: the variant it was compiled from, None without source.
+        variant: the variant that was compiled to this artifact, None without source.
         record: the artifact's record.
         blobs: the blobs that the record names, by digest.
         xla_ptx, why_no_ptx: see `levels.Subject`.
         options: the check's options, without a deadline.
-        env: the values of the variables that the variant declares, None if not set.
+        env: environment variables that the variant declares, with None for unset variables.
     """
 
     reply: ClassVar[type[Reply]] = Checked
@@ -64,7 +64,7 @@ class Check(Request, frozen=True, kw_only=True):
 
 
 class Emulated(Reply, frozen=True, kw_only=True):
-    """The result of an emulation.
+    """Reply to `Emulate`.
 
     Attributes:
         outputs: the bytes of each output as in device memory, all devices concatenated; empty if a
@@ -79,7 +79,7 @@ class Emulated(Reply, frozen=True, kw_only=True):
 
 
 class Emulate(Request, frozen=True, kw_only=True):
-    """Run a plan.
+    """Request to run a launch plan.
 
     Attributes:
         record: the artifact's record.
@@ -122,7 +122,7 @@ def main(requests: int, replies: int) -> int:
         except MemoryError as error:
             raise out_of_memory(request.id, error) from error
 
-    # A deadlocked kernel leaves its threads running.
+    # A deadlocked kernel leaves its threads running; then this process must not be reused.
     return serve(
         requests,
         replies,
@@ -207,7 +207,7 @@ def _timed(level: str, subject: Subject, options: Options) -> LevelResult:
 
 
 def _with_sources(result: LevelResult, variant: Variant) -> Checked:
-    """Return a result with the sources that the user's code read, as the store keeps them."""
+    """Return a result with the sources that the user's code read, as fields of a manifest."""
     from pallasc.cache.stat_digest import FileDigests
     from pallasc.compiler.inputs.lookup import named_entries
     from pallasc.compiler.inputs.manifest import make_manifest
@@ -221,7 +221,7 @@ def _with_sources(result: LevelResult, variant: Variant) -> Checked:
         if uncached := why_uncached(read):
             return Checked(result=result, uncached=uncached)
         sources = make_manifest("", read, FileDigests()).to_json()
-    except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+    except Exception as error:  # noqa: BLE001 - user code may have broken anything used here
         return Checked(result=result, uncached=why_unknown_reads(error))
     return Checked(result=result, sources=sources)
 

@@ -58,8 +58,8 @@ def command(
     L2 cache still contains data of the previous launch; with --cold, it contains none of the
     kernel's arrays.
 
-    Each input and output counts once in the number of bytes: a kernel that reads an array twice
-    moves more. The number of operations comes from --flops.
+    GB/s counts the bytes of each input and output once, even if a kernel reads an array twice.
+    TFLOP/s counts the operations given by --flops.
 
     Examples:
       pallasc bench kernels.yaml --cold
@@ -151,12 +151,12 @@ class Figures:
 
     Attributes:
         times_us: time of each launch, in order.
-        median_us, min_us, p90_us: their statistics; p90 is the 90th percentile.
+        median_us, min_us, p90_us: statistics of these times; p90 is the 90th percentile.
         moved_bytes: size of inputs and outputs, each counted once.
         gb_per_s: `moved_bytes` per median time, in 10^9 bytes per second; None if the median is 0.
-        memory_share: fraction of the GPU's memory bandwidth; None if that is unknown, or if the
-            arrays may be in the L2 cache instead.
-        flop: operations per launch as given by the user, else None.
+        memory_share: fraction of the GPU's memory bandwidth; None if the bandwidth is unknown, or
+            if the arrays may be in the L2 cache.
+        flop: operations per launch, None unless the user gave them.
         tflop_per_s: `flop` per median time.
     """
 
@@ -218,7 +218,7 @@ def parse_flop(text: str, params: Mapping[str, Scalar]) -> float:
     """Return the operations per launch: a number, or `{2 * m * n * k}` over the parameters.
 
     Raises:
-        SpecError: the text is neither.
+        SpecError: the text is not a positive number or such a product.
     """
     value = parse_template(text).fill(params)
     try:

@@ -60,7 +60,7 @@ class BuildCommand(Command):
 @options.flag("--watch", "Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
-@options.file_option("--baseline", 'Lock file that budgets like "+8" are relative to.')
+@options.file_option("--baseline", 'Lock file with the figures that budgets like "+8" add to.')
 @options.explain_option
 @options.fail_on_warning_option
 @options.quiet_option
@@ -149,13 +149,14 @@ _UNWATCHABLE = (
     "frozen", "dry_run", "locked", "lock", "shard", "reproduce", "executor", "junit",
     "annotations", "as_json",
 )  # fmt: skip
-"""Options that a watch does not support."""
+"""Options that cannot be combined with `--watch`."""
 
 
 def refuse_unwatchable(ctx: click.Context) -> None:
     """Check that no option conflicts with `--watch`.
 
-    A cluster set in the environment is not an error: a watch ignores it and compiles locally.
+    A cluster address in `PALLASC_EXECUTOR` is no conflict: `--watch` ignores it and compiles
+    locally.
 
     Raises:
         click.UsageError: an option conflicts.
@@ -189,7 +190,7 @@ class Before:
         return earlier is None or earlier.artifact is None or earlier.artifact.digest != now.digest
 
     def line(self, outcome: Outcome) -> str:
-        """Return the line of an outcome, compared with the earlier one if there is any.
+        """Return the line of an outcome, with changes since the variant's earlier outcome, if any.
 
         For example `compiled  add@h100-sxm  0.3 s, 24 → 32 registers (worse)`.
         """
@@ -220,7 +221,7 @@ def _seconds(outcome: Outcome, before: Outcome) -> list[str]:
 
 
 def _watch(work: Work, baseline: Path | None) -> int:
-    """Build after each change until a signal; return the exit code of the interrupted build.
+    """Build after each change until Ctrl-C or SIGTERM; return the exit code of the last build.
 
     Raises:
         PallascError: the first build cannot start, and the reason is not a mistake in a spec.
@@ -278,7 +279,7 @@ def _build(watch: Watch, work: Work, before: Before, changed: Sequence[Path] = (
 
 
 def _tell_hits(report: Report, before: Before, progress: Progress) -> None:
-    """Print the hits whose artifact has changed, or a note that nothing has."""
+    """Print the hits whose artifact has changed, or that nothing has changed."""
     hits = [built(result) for result in report.results if result.status == "hit"]
     changed = [hit for hit in hits if before.is_other(hit)]
     for hit in changed:

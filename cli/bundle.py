@@ -127,7 +127,7 @@ def create_command(
 
 
 def _finder(work: Work, say: Callable[[str], None]) -> FindLines:
-    """Return a function that finds the source lines of all variants of a build, or raises."""
+    """Return a function that finds the source lines of all results; it raises if any has none."""
     from pallasc.cli.output.source_text import found_lines
     from pallasc.specs.artifacts.source_lines import to_json
 
@@ -224,7 +224,7 @@ def _selected(bundles: Sequence[Bundle], selection: options.Selection) -> list[C
     for bundle in bundles:
         try:
             choices.append((bundle, selected_entries(bundle, selection)))
-        # A target or expression must match at least one bundle, but not all.
+        # A target or expression need not match variants in every bundle, only in one.
         except SpecError as error:
             errors.append(error)
     if not choices:
@@ -458,7 +458,7 @@ def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
 
 
 def _tuning_text(entry: Entry) -> Iterator[str]:
-    """Yield how a tuned kernel uses this variant: table rows, default, padding, rank."""
+    """Yield how a tuned kernel uses this variant: its table rows, and if it is the default."""
     from pallasc.specs.tuning import key_text
 
     tuning = entry.tuning

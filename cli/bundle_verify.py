@@ -96,7 +96,7 @@ def verify_command(
     """Verify the digests and signatures of a bundle, and check that it is ready for release.
 
     The exit code is 5 for a damaged bundle and for a missing required signature. Signatures are
-    checked only with --key or --require-signature. With --lock, the exit code is 3, despite
+    checked only with --key or --require-signature. With --lock, the exit code is 3, regardless of
     --fail-on, if a variant is missing from the lock file or has a different artifact there. Each
     finding is one line, the worst first:
       lock          differs from --lock (error); a variant of the lock file is missing (note)
@@ -108,7 +108,7 @@ def verify_command(
       signature     not signed (warning)
       spill         spills more than --spills (warning); spills are unknown (note)
       debug         contains debug sections, PTX, source lines, or reference values (warning)
-      tuning        a variant of a tuned kernel that is in no row (warning)
+      tuning        a variant of a tuned kernel that no row of the table uses (warning)
       provenance    built from files that differ from the commit (warning)
 
     Examples:

@@ -69,9 +69,9 @@ def stats_command(
 ) -> int:
     """Show statistics of the store, or of a remote store.
 
-    The statistics are the store's contents, and the time that it has saved. For a remote store,
-    they are its contents for the installed toolchain, or with --all for all toolchains.
-    --verify reads every object and compares it with its digest; the exit code is 5 if any is
+    For a store, these are its contents and the compile time that hits have saved. For a remote
+    store, they are its contents for the installed toolchain, or with --all for all toolchains.
+    --verify reads every object and compares it with its digest; the exit code is 5 if an object is
     damaged. Builds ignore damaged objects, and builds with --remote-write replace them.
 
     Examples:
@@ -225,9 +225,9 @@ def prune_command(
 
     To prune a remote store, use --remote with --size or --age. Only builds that may write to it
     record when they used a pack; a pack that only other builds read counts as unused. If the server
-    supports lifecycle rules, prefer them. A plain web server cannot list packs, and so cannot be
-    pruned; WebDAV servers can. Packs that no catalog (index) lists are removed after a day. If a
-    catalog is damaged, its packs are kept and the exit code is 4.
+    supports lifecycle rules, prefer them. A plain web server cannot list packs, so its store cannot
+    be pruned; a store on a WebDAV server can. Packs that no catalog (index) lists are removed after
+    a day. If a catalog is damaged, its packs are kept and the exit code is 4.
 
     Examples:
       pallasc cache prune --dry-run

@@ -76,8 +76,8 @@ def command(
     digits are enough). Variants of specs that are not in the store are built first. A git revision
     is built from a temporary copy; the working tree is not changed. With one SIDE and two -k, each
     variant of the first selection is compared with the variant of the second that has the same
-    kernel, target, and parameters. A parameter is ignored if no value of it occurs in both
-    selections: "block" in the example below.
+    kernel, target, and parameters. A parameter whose values all differ between the selections is
+    ignored: "block" in the example below.
 
     Variants are matched by id; if each side has a single variant, the ids may differ. Differences
     are printed worst first; if there are none, nothing is printed. Each depth includes the depths
@@ -91,7 +91,7 @@ def command(
                  are not specs need lines from an earlier pallasc inspect --lines
       raw        the unmodified machine code
 
-    The exit code is 0 even if there are differences; with --exit-code it is then 1.
+    Differences do not change the exit code; with --exit-code, they make it 1.
 
     Examples:
       pallasc diff kernels.yaml@main kernels.yaml

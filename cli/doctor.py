@@ -35,7 +35,7 @@ def command(as_json: bool) -> None:
     pallasc is installed.
 
     The "remote store" line appears if PALLASC_REMOTE or pyproject.toml sets a remote store. Doctor
-    sends it one request; if builds write to it, doctor also writes a small object.
+    sends the store one request; if builds write to the store, doctor also writes a small object.
 
     Examples:
       pallasc doctor
@@ -114,7 +114,7 @@ def _remote(ptxas: Path | None) -> list[Item]:
 
 
 def _namespace(ptxas: Path | None) -> str:
-    """Return the namespace of the installed toolchain; a dummy if it is incomplete."""
+    """Return the namespace of the installed toolchain; a dummy if the toolchain is incomplete."""
     from pallasc.compiler.builds.remote_tier import namespace
     from pallasc.compiler.toolchain.setup import prepare
 

@@ -103,9 +103,9 @@ def command(
     Views are shown in command-line order. --json can be combined with --lines and
     --resources only.
 
-    For --lines and --source, variants whose lines are not in the store are compiled again, with
-    source lines. The PTX and machine code must match the artifact byte for byte. Action keys and
-    bundles have no source to compile, so the lines must already exist: pallasc inspect
+    For --lines and --source, variants whose source lines are not in the store are compiled again to
+    find them; the new PTX and machine code must match the artifact byte for byte. Action keys and
+    bundles have no source to compile, so their lines must exist already: pallasc inspect
     SPECS --lines stores them, and pallasc bundle create --lines adds them to a bundle.
 
     With --output FOLDER/ and no view, a bundle is unpacked into one folder per variant, with the
@@ -200,7 +200,7 @@ def show(
 
 
 def is_folder(path: str) -> bool:
-    """Return True if a path denotes a folder: it exists as one, or ends in a slash."""
+    """Return True if a path is an existing folder or ends in a slash."""
     return path.endswith("/") or Path(path).is_dir()
 
 
@@ -301,7 +301,7 @@ def _warnings(result: VariantResult) -> str:
 
 
 def _printed(result: VariantResult, artifact: Artifact) -> str:
-    """Return the output of tracing and lowering, and the format strings that kernels print."""
+    """Return the output of tracing and lowering, and the texts of the kernels' debug prints."""
     from pallasc.compiler.lowering.kernel_output import formats, unpack
 
     parts = [unpack(result.printed).rstrip("\n")]

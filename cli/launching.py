@@ -95,7 +95,7 @@ class Value:
     Attributes:
         binding: dtype, shape, layout and name of the array.
         data: bytes in the layout of device memory.
-        file: file it was read from or written to, if any.
+        file: file that the array was read from or written to, if any.
         digest: SHA-256 of the bytes of an output.
         compared: comparison of an output with the reference, None without a reference.
     """
@@ -262,7 +262,7 @@ class Chosen:
     Attributes:
         variant: the variant.
         artifact: compiled artifact of the variant.
-        route: route that launches it.
+        route: route that launches the artifact.
     """
 
     variant: Variant

@@ -51,8 +51,8 @@ def command(
       - only in the lock file
       ? unknown: sources have changed, or the artifact is not in the store
 
-    With -k or --target, entries of other variants are not checked or changed. Otherwise the lock
-    file must contain only variants of SPECS, and --update removes all other entries.
+    With -k or --target, entries of other variants are not checked or changed. Without these
+    options, an entry that is not a variant of SPECS is a difference, and --update removes it.
 
     Examples:
       pallasc lock specs/ --update

@@ -1,6 +1,6 @@
-"""Root of the command line: imports commands on demand, handles signals and the end of a run.
+"""The `pallasc` command: imports subcommands on demand, handles signals, prints final errors.
 
-Only click is imported before the command is known.
+To start quickly, it imports only click before the subcommand is known.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ _PLACES = {
     "targets": "list:targets_command",
     "machine": "warm:machine_command",
 }
-"""Modules and names of the commands that are not `pallasc.cli.<name>.command`."""
+"""Module and attribute of each command that is not at `pallasc.cli.<name>.command`."""
 
 _CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
-"""Replacements for closed streams; stdout is read-only so that writing to it fails."""
+"""Standard streams, with the modes in which /dev/null is opened to replace a closed one.
+stdout is opened read-only, so that writing results to it fails."""
 
 
 class LazyGroup(Group):
@@ -63,7 +64,7 @@ class LazyGroup(Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; if stdout's reader goes away, like `head`, end without a message."""
+        """Run the command; end without a message if stdout's reader, such as `head`, closes it."""
         try:
             # Flush here: a failing flush at Python's exit would give exit code 120.
             code = super().invoke(ctx)
@@ -99,9 +100,9 @@ def root() -> None:
     """Compile Pallas Mosaic GPU kernels ahead of time, without a GPU.
 
     A spec (YAML, or Python with @pallasc.kernel or pallasc.declare) declares kernels, their arrays,
-    and their targets. Compiled kernels are kept in a store, so nothing is compiled twice. An
-    artifact in the store has two names: its digest, and its action key, the digest of all inputs.
-    `pallasc build --json` prints both.
+    and their targets. Compiled kernels, called artifacts, are kept in a store, so nothing is
+    compiled twice. An artifact can be named by its digest, or by its action key: the digest of
+    everything that the compilation depends on. `pallasc build --json` prints both.
 
     Results are printed to standard output, everything else to standard error. Without a command,
     pallasc prints this help to standard error and exits with code 2; so do groups of commands such
@@ -151,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _end(
     error: PallascError | click.ClickException | click.Abort | OSError, options: ErrorOptions
 ) -> int:
-    """Print why the run ends, if possible, and return its exit code."""
+    """Print the error that ends this run, if possible, and return the exit code."""
     from pallasc.cli.output.text import echo
 
     text, exit_code = failure(error)
@@ -178,7 +179,7 @@ def _replace_closed_streams() -> None:
             number = os.open(os.devnull, access)
             # Workers inherit the standard streams by descriptor.
             os.set_inheritable(number, True)
-            # Collecting the stream object must not free its descriptor for the next file.
+            # closefd: when the stream is garbage-collected, its descriptor must stay in use.
             stream = os.fdopen(number, mode, encoding="utf-8", errors="replace", closefd=False)
             setattr(sys, name, stream)
 
@@ -193,7 +194,7 @@ def _discard_output() -> None:
 
 
 def failure(error: PallascError | click.ClickException | click.Abort | OSError) -> tuple[str, int]:
-    """Return text and exit code for an error; an `OSError` is an output error."""
+    """Return message and exit code for an error; an `OSError` means that output was lost."""
     if isinstance(error, OSError):
         return (f"error: the output cannot be written: {error.strerror}.", OUTPUT_LOST)
     if isinstance(error, PallascError):
@@ -208,9 +209,9 @@ def failure(error: PallascError | click.ClickException | click.Abort | OSError) 
 
 
 def is_output_error(error: OSError) -> bool:
-    """Return True if writing to a standard stream failed, rather than to a file or the store.
+    """Return True if an error is from writing to a standard stream, not to a file or the store.
 
-    Streams write below Python, so the innermost frame belongs to click or to the command line.
+    Streams write in C code, so the innermost Python frame belongs to click or to `pallasc.cli`.
     """
     import traceback
 
@@ -235,17 +236,17 @@ def _usage_text(error: click.UsageError) -> str:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 _DEAF_S = 10.0
-"""More time than a run needs to end its workers and print the final messages."""
+"""Further signals are ignored for this long; ending workers and final messages takes less."""
 _AGAIN_S = 0.02
 
 
 @contextmanager
 def as_interrupts() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` for the first of these signals, unless they are handled or ignored.
+    """Raise `KeyboardInterrupt` when one of `_SIGNALS` arrives, unless it is handled or ignored.
 
     Later signals are ignored until the process ends, so that they do not interrupt the cleanup of
-    workers. After ten seconds another signal counts, in case the first was lost. Python drops
-    exceptions raised in finalizers; after that, a timer interrupts again.
+    workers; but after ten seconds another signal counts, in case the first was lost. If Python
+    drops the exception, because a finalizer was running, a timer raises it again.
     """
     # Only the main thread can set handlers.
     if threading.current_thread() is not threading.main_thread():
@@ -260,8 +261,8 @@ def as_interrupts() -> Iterator[None]:
         if not issubclass(dropped.exc_type, KeyboardInterrupt):
             report(dropped)
         elif signal.SIGALRM in ours:
-            # Repeated, because a signal just before a blocking call does not end the call. A thread
-            # would need locks, which the code that the finalizer interrupted may hold.
+            # The timer repeats, because a signal just before a blocking call does not end the call.
+            # A thread would need locks, which the interrupted code may hold.
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
 
     for number in ours:

@@ -26,7 +26,7 @@ _TIMEOUT_S = 60.0
 
 
 def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteSettings:
-    """Return the remote store for a command that needs one.
+    """Return the settings of the remote store, for a command that needs a remote store.
 
     Raises:
         SpecError: no remote store is named, or a setting is invalid.
@@ -62,7 +62,8 @@ remote_option = options.together(
 )
 """`--remote` and `--timeout` for commands that need a remote store.
 
-The command receives it as `settings`. Builds use `remote_options` instead."""
+The command receives the store's settings as `settings`. Builds have options with defaults instead
+(`options._remote_options`)."""
 
 every_option = options.flag(
     "--all", "Include all toolchains, not only the installed one.", parameter="every"
@@ -92,7 +93,7 @@ def _report_moved(
     *,
     as_json: bool,
 ) -> None:
-    """Print the result of a push or a pull, with refused objects and nondeterministic compilations.
+    """Print the result of a push or a pull, and warn of refused objects and unequal artifacts.
 
     Args:
         done: result of the transfer.
@@ -265,10 +266,10 @@ def pull_command(
 ) -> int:
     """Fetch all variants for the installed toolchain from the remote store into the store.
 
-    A build with --remote automatically fetches the variants that it needs. Use pull on machines
-    that cannot reach the remote store later. Everything is verified; signatures are required if
-    PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed is set. Variants with paths of another machine
-    are refused. The next build checks for changed sources.
+    A build with --remote automatically fetches the variants that it needs. Use pull if this machine
+    cannot reach the remote store during later builds. Everything is verified; signatures are
+    required if PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed is set. Variants that depend on paths
+    of another machine are refused. The next build checks for changed sources.
 
     The exit code is 4 if the remote store cannot be read or the store cannot be written, and 5 if
     anything was refused (missing packs, damaged or unsigned entries) or artifacts differ. The other

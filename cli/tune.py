@@ -1,4 +1,8 @@
-"""`pallasc tune`: plan a job of points, measure them, pick the rows of tables, and show these."""
+"""`pallasc tune`: choose points to measure, measure them, write tuning tables, and show them.
+
+A point is one combination of values of all parameters. Points compete within a key: one combination
+of values of the `tune.by` parameters, on one target. A contest is the measurement of one key.
+"""
 
 from __future__ import annotations
 
@@ -256,9 +260,9 @@ def run_command(
 
     JAX and a compiler are not needed. Each point runs in a separate process, so a point that hangs
     or fails does not affect the others. All points of a key (one tuned problem) are launched before
-    measuring. Outputs are compared with the job's reference values, if any. All of their elements
-    are also compared with the first valid output; the spec's default, if any, is launched first.
-    Points with a different result are not measured.
+    measuring. The outputs of each point are compared with the job's reference values, if any, and
+    then, element by element, with the outputs of the first valid point. The spec's default, if any,
+    is launched first. Points with a different result are not measured.
 
     Points of a key are measured in rounds, once per round, in changing order. After each round,
     points that are known to be slower are dropped. A key is done when its best point is known, when
@@ -354,7 +358,7 @@ def _tell_failed(name: str, why: str) -> None:
 
 
 def _contest_line(match: Match, contest: Contest) -> str:
-    """Return the line of a finished contest: winner, its time, and the reason."""
+    """Return the line of a finished key: the winner, its time, and why measuring ended."""
     rounds = count(len(contest.rounds), "round")
     failed = f", {len(contest.failed)} failed" if contest.failed else ""
     of = f"{count(len(match.entries), 'point')}{failed}, {rounds}"
@@ -436,12 +440,11 @@ def pick_command(
 ) -> int:
     """Write the tables of tuned kernels, from RESULTS of pallasc tune run.
 
-    A configuration is a set of values of the tuned parameters. Pick selects few configurations,
-    such that each key has one that is slower than the key's best by at most --within. A
-    configuration counts only if the measurements prove that it is within this limit. Each bucket
-    of keys gets one row; a key for which that row is too slow gets a separate row. Rows of other
-    GPUs, and of keys and buckets without measurements, are kept. The order of RESULTS does not
-    change the table.
+    A configuration is a set of values of the tuned parameters. Pick selects few configurations:
+    for each key, at least one takes at most --within longer than the key's best. A configuration
+    counts only if the measurements prove that it is within this limit. Each bucket of keys gets
+    one row; a key for which that row is too slow gets a separate row. Rows of other GPUs, and of
+    keys and buckets without measurements, are kept. The order of RESULTS does not change the table.
 
     Pick rejects truncated results, results from two GPUs or from a GPU for which the points are not
     compiled, and results of one key in two files. Each row records the digest of the measured

@@ -47,7 +47,7 @@ _folder = click.Path(path_type=Path, file_okay=False)
 @options.selecting
 @shard_option
 @options.option("--cache-dir", "DIR", "Fill this folder for JAX.", type=_folder)
-@options.flag("--print-env", "Print the variables to start programs with.")
+@options.flag("--print-env", "Print the environment variables that programs need.")
 @options.option(
     "--verify", "DIR", "List hits and misses of a folder.", parameter="verify_dir", type=_folder
 )
@@ -80,9 +80,9 @@ def command(
     """Compile the programs of SPECS without a GPU, so that JAX loads them instead of compiling.
 
     SPECS declare programs: whole JAX functions, each for machines that pallasc machine describes.
-    --cache-dir DIR is filled as JAX itself would fill its cache. An unmodified program that starts
-    with the variables of --print-env loads its executables from DIR. Unchanged programs are found
-    in pallasc's store. Without --cache-dir, only the store is filled.
+    --cache-dir DIR gets the files that JAX itself would write to its cache. An unmodified program
+    that starts with the variables of --print-env loads its executables from DIR. Unchanged programs
+    are found in pallasc's store. Without --cache-dir, only the store is filled.
 
     --verify lists each entry of a folder as hit or miss, with the reason, for this machine or for
     the one in the --machine file. With SPECS, it also lowers the programs and shows where each
@@ -170,7 +170,7 @@ def _verify(work: Work, folder: Path, machine_file: Path | None) -> list[Verdict
     try:
         now = _lowered_now(work) if work.specs else {}
     except ToolError as error:
-        # For example, JAX has another version. Then each entry is a miss, for that reason.
+        # For example, another version of JAX is installed; `verify` shows this for each entry.
         echo(f"warning: the programs were not lowered, so edits are missed: {error.message}",
              err=True)  # fmt: skip
     if machine_file is not None:
@@ -195,13 +195,13 @@ def _warn_of_start(folder: Path) -> None:
     if missing:
         echo(
             f"warning: {' and '.join(missing)} not set as --print-env prints: programs that start "
-            "with these variables miss.",
+            "in this environment miss.",
             err=True,
         )
 
 
 def _lowered_now(work: Work) -> dict[str, tuple[str, bytes] | str]:
-    """Lower each program; return its key and lines, or why lowering failed."""
+    """Lower each program; return its cache key and its module's lines, or why lowering failed."""
     from pallasc.cli.output.text import error_line
     from pallasc.compiler.builds.programs import build_programs
     from pallasc.compiler.programs.cache_folder import program_output
@@ -254,8 +254,8 @@ def machine_command(autotune: Path | None, program: tuple[str, ...]) -> None:
 
     Run this command once on the machine with the GPU, in your program's environment: with the same
     packages, XLA_FLAGS, and JAX_* variables. The description has versions, the driver, the GPUs,
-    and everything else that JAX's compilation keys depend on. It has no host names, and only the
-    paths that are in these variables.
+    and everything else that JAX's compilation keys depend on. It has no host names, and no paths
+    except those in these variables.
 
     Without a device, XLA compiles with its default algorithms. --autotune runs your program once
     without JAX's cache, and writes XLA's autotuning results to FILE, for pallasc warm.

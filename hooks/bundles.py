@@ -1,4 +1,4 @@
-"""Bundles of a wheel: what their build requires, what an sdist must contain, and making them.
+"""Bundles of a wheel: finds their build requirements and the files for an sdist, and makes them.
 
 A build frontend creates an environment for each build and asks the backend what else to install. If
 the store has every variant, nothing is required, so JAX and the CUDA tools are not installed. The
@@ -6,9 +6,9 @@ the store has every variant, nothing is required, so JAX and the CUDA tools are 
 remote store is configured.
 
 An sdist must contain the specs, lock files and existing bundles, and a record of the commit for the
-bundle's provenance (`compiler/builds/bundling.py`). A folder of specs is included as a whole. So
-is the folder that contains a spec file, because kernels import neighboring modules. But of the
-project's root folder, only Python and YAML files are included.
+bundle's provenance (`compiler/builds/bundling.py`). A folder of specs is included as a whole. The
+folder of a single spec file is included as a whole, too, because kernels import neighboring
+modules; but if it is the project's root folder, only its Python and YAML files are included.
 
 A bundle is made from specs or from an existing bundle, and signed if requested. The output file is
 replaced atomically once the bundle is complete and signed. After an error it is unchanged.
@@ -120,7 +120,7 @@ def source_files(settings: Iterable[Setting], root: Path) -> list[str]:
 
 
 def lock_file(setting: Setting, root: Path) -> str | None:
-    """Return a bundle's lock file: as set; else, for specs, the project's, if it exists."""
+    """Return the lock file in a bundle's settings; by default, specs use the project's, if any."""
     if setting.lock is not None or not setting.specs:
         return setting.lock
     return _LOCK if (root / _LOCK).exists() else None
@@ -199,8 +199,9 @@ def _data(setting: Setting, root: Path, environ: Mapping[str, str]) -> bytes:
 def _ready(file: Path) -> bytes:
     """Read and verify an existing bundle.
 
-    If this machine requires signatures, the bundle must have a valid one before ours is added: our
-    signature states that the bundle was made here, or by someone whom this machine trusts.
+    If this machine requires signatures, the bundle must have a trusted signature before this build
+    adds another: the new signature states that the bundle was made here, or by someone whom this
+    machine trusts.
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.verify import verify

@@ -63,7 +63,7 @@ class BundleHook(BuildHookInterface[Any]):
             elif self.target_name == "wheel":
                 self._build(settings, build_data["force_include"], editable=version == "editable")
         except PallascError as error:
-            self.finalize(version, build_data, "")  # hatchling skips this after an error
+            self.finalize(version, build_data, "")  # hatchling does not call it after an error
             self.app.abort(f"error: {error}")
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

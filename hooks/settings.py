@@ -40,7 +40,7 @@ From = Literal["compile", "store", "frozen"]
 
 
 def _one_or_more(what: str) -> Kind:
-    """Return the kind of one text or a list of texts, which gives a tuple."""
+    """Return the kind of a field that is one text or a list of texts; both are read as a tuple."""
     item = text(what)
     return by_type({list: list_of(item, f"{what}s"), str: item.checked(lambda own, at: (own,))})
 
@@ -63,7 +63,7 @@ class Setting:
 
     Attributes:
         place: path in the wheel, such as "mylib/kernels.pallasc".
-        at: where it is set, for messages.
+        at: position in `pyproject.toml`, for messages.
         source: source of the kernels.
         frozen_by: the user's setting that forbids compiling, "" if compiling is allowed.
         specs: spec files and folders, relative to the project.
@@ -97,7 +97,10 @@ class Setting:
 
 
 def has_settings(root: Path) -> bool:
-    """Return True if the project declares bundles. Invalid TOML is left to the backend."""
+    """Return True if the project declares bundles; False for invalid TOML.
+
+    The build backend reports invalid TOML.
+    """
     try:
         project = _project(root)
     except SpecError:
@@ -120,7 +123,7 @@ def compiler_extra(root: Path) -> str:
 
 
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:
-    """Read the project's bundle settings. The PALLASC_FROZEN variable freezes all bundles.
+    """Read the project's bundle settings. With PALLASC_FROZEN=1, nothing may be compiled.
 
     Args:
         root: folder of `pyproject.toml`.

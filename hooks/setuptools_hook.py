@@ -1,4 +1,4 @@
-"""Setuptools command: `build` makes the bundles of `pyproject.toml`.
+"""Setuptools command that makes the bundles of `pyproject.toml`, as a step of `build`.
 
 Setuptools calls `add_step` through the entry point group `setuptools.finalize_distribution_options`
 for every project that is built in an environment with pallasc. Projects without bundles are not

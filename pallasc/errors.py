@@ -1,4 +1,4 @@
-"""Errors raised by pallasc, in one tree; each class has an exit code of the command line.
+"""Errors raised by pallasc. Each class has the exit code with which the command line ends.
 
 The message names the failure, the value that caused it, and the next step. `str(error)` is the text
 that users see; a traceback is printed only with `--traceback`.
@@ -31,8 +31,8 @@ class PallascError(Exception):
         location: position in the user's file, if known.
         hint: next step for the user, one sentence.
         reason: the message without its leading variant name, if it starts with one.
-        kind: category shared by failures of several variants whose messages differ in values:
-            "registers".
+        kind: category of failures whose messages differ only in values, such as "registers";
+            failures of one category are reported together.
     """
 
     exit_code = 1
@@ -75,7 +75,8 @@ class SpecError(PallascError):
     """A spec, target, or argument is invalid, and the user has to correct it.
 
     Attributes:
-        field: the wrong field of a kernel, `static.tile`, if only the spec knows its position.
+        field: the invalid field of a kernel, such as `static.tile`, if the code that raises the
+            error does not know the field's position in the spec.
     """
 
     exit_code = 2

@@ -46,13 +46,13 @@ class Figures(NamedTuple):
     its kernels; the roofline bound is for all launches together.
 
     Attributes:
-        registers: of a thread.
-        spill_bytes: of a thread, stores and loads.
-        smem_bytes: of a block, static and dynamic.
-        cubin_bytes: of all its cubins.
-        occupancy: the lowest of its Mosaic launches, 0 to 1.
+        registers: registers per thread.
+        spill_bytes: bytes per thread of spill stores and loads.
+        smem_bytes: static and dynamic shared memory per block.
+        cubin_bytes: total size of the cubins.
+        occupancy: lowest occupancy of the Mosaic launches, 0 to 1.
         limited_by: the resources that limit the occupancy.
-        bound_s: the minimum time for the operations and bytes of its launches on the target.
+        bound_s: minimum time for the operations and bytes of all launches on the target.
     """
 
     registers: int | None = None
@@ -68,7 +68,7 @@ def _figures(artifact: Artifact, metrics: Sequence[KernelMetrics]) -> Figures:
     """Return the figures of an artifact, given the metrics of its launches.
 
     Raises:
-        CorruptError: its record is damaged.
+        CorruptError: the artifact's record is damaged.
     """
     spills = [kernel.spill_bytes for kernel in artifact.kernels]
     mosaic = [each for each in metrics if each.origin == "mosaic"] or metrics
@@ -98,24 +98,24 @@ class FindingRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A variant.
+    """A variant in a report.
 
     Attributes:
-        slug: the name of its page: letters, digits and dashes.
-        id, kernel, target, arch, params: as in its spec, safe for display.
+        slug: name of the variant's page: letters, digits and dashes.
+        id, kernel, target, arch, params: as in the spec, with unprintable characters escaped.
         status: "compiled", or why there is no artifact: "failed", "missing", "skipped".
-        error: why it failed.
-        place: where its kernel is declared.
-        base_dir: the folder that its files are relative to.
-        figures: its figures.
-        seconds: its compile time, according to the store; None if unknown.
-        digest, action_key: of its artifact; "" if unknown.
+        error: why there is no artifact, "" if there is one.
+        place: where the kernel is declared.
+        base_dir: the folder that file names are relative to.
+        figures: figures of the artifact.
+        seconds: compile time, according to the store; None if unknown.
+        digest, action_key: names of the artifact; "" if unknown.
         artifact: the artifact, None if there is none.
-        metrics: the metrics of each of its launches.
+        metrics: the metrics of each launch.
         levels: results of checks that the store has.
         findings: the findings of these checks.
-        warnings: messages from its compilation.
-        damage: why its artifact cannot be read, "" if it can.
+        warnings: messages from the compilation.
+        damage: why the artifact cannot be read, "" if it can be read.
     """
 
     slug: str
@@ -166,11 +166,11 @@ class Content:
     """The whole content of a report.
 
     Attributes:
-        title: its heading.
+        title: heading of the report.
         groups: kernels with their variants, in the order of the specs.
         facts: toolchain, drivers, specs: names and values.
         notes: warnings of the build.
-        errors: of specs that could not be read.
+        errors: errors of specs that could not be read.
         timing: see `Timing`; None to omit it.
     """
 
@@ -188,7 +188,7 @@ class Content:
 
 
 def _slug(kind: str, name: str, taken: set[str]) -> str:
-    """Return the name of a page, the same in every report with this page, and add it to `taken`."""
+    """Return a page's name, which is the same in every report, and add it to `taken`."""
     for times in itertools.count(1):
         text = name if times == 1 else f"{name}\0{times}"
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
@@ -199,7 +199,7 @@ def _slug(kind: str, name: str, taken: set[str]) -> str:
 
 
 def _shown_path(file: str, base_dir: str) -> str:
-    """Return a path relative to the folder of the spec, or to site-packages, else its name."""
+    """Return a path relative to the spec's folder or to site-packages; else only the file name."""
     parts = PurePath(file).parts
     if _INSTALLED in parts:
         return "/".join(parts[parts.index(_INSTALLED) + 1 :])
@@ -450,15 +450,15 @@ class Column:
     """A figure of variants.
 
     Attributes:
-        key: its name in filters: `registers>128`.
-        label: its heading.
+        key: name of the column in filters such as `registers>128`.
+        label: heading of the column.
         title: a one-sentence description.
         value: returns the value for a variant; None if unknown.
         written: formats a known value.
-        is_number: it is compared as a number.
+        is_number: True if values are compared as numbers.
         bad: returns True if a value should be highlighted.
         whole: the value of a full bar; None for no bar.
-        is_plotted: it is plotted over the matrix.
+        is_plotted: True if the values are plotted over the parameters.
         scale, unit: factor for values in plots, and the unit of the scaled values.
         always: show the column even if no variant has a value.
     """
@@ -499,7 +499,7 @@ COLUMNS: Sequence[Column] = (
     Column(
         key="registers",
         label="Registers",
-        title="Registers of a thread, 255 at most",
+        title="Registers per thread, at most 255",
         value=lambda entry: entry.figures.registers,
         bad=lambda value: value == MOST_REGISTERS,
         whole=MOST_REGISTERS,
@@ -509,7 +509,7 @@ COLUMNS: Sequence[Column] = (
     Column(
         key="spill",
         label="Spills",
-        title="Bytes of spill stores and loads of a thread",
+        title="Bytes of spill stores and loads per thread",
         value=lambda entry: entry.figures.spill_bytes,
         bad=bool,
         always=True,
@@ -517,7 +517,7 @@ COLUMNS: Sequence[Column] = (
     Column(
         key="occupancy",
         label="Occupancy",
-        title="Warps that are resident, of those that a multiprocessor can hold",
+        title="Resident warps, as a share of the warps that a multiprocessor can hold",
         value=lambda entry: entry.figures.occupancy,
         written=percent,
         whole=1.0,
@@ -536,7 +536,7 @@ COLUMNS: Sequence[Column] = (
     Column(
         key="smem",
         label="Shared memory",
-        title="Static and dynamic shared memory of a block",
+        title="Static and dynamic shared memory per block",
         value=lambda entry: entry.figures.smem_bytes,
         written=size,
         always=True,
@@ -555,7 +555,7 @@ COLUMNS: Sequence[Column] = (
     Column(
         key="bound",
         label="Roofline bound",
-        title="The least time that its operations and bytes take on the target",
+        title="Minimum time for the variant's operations and bytes on the target",
         value=lambda entry: entry.figures.bound_s,
         written=short_time,
         is_plotted=True,

@@ -1,12 +1,12 @@
 """Drawings: plots of variants over a parameter, launch plans, and tensor maps.
 
-Plots are inline SVG from a template. Measured in 2026: plotly's script adds 4.8 MB to a file and
-bokeh's 1 MB, which every reader's browser must parse. Both draw with their own colors on a canvas,
-which does not follow print styles and `prefers-color-scheme`.
+Plots are inline SVG from a template, not from a plotting library: plotly's script adds 4.8 MB to a
+file, and bokeh's 1 MB (measured in 2026), which every reader's browser must parse. Both draw with
+their own colors on a canvas, which does not follow print styles and `prefers-color-scheme`.
 
-The drawing of a plan has a lane for each buffer, and a row for each step with marks in the lanes of
-its buffers. A tensor map is drawn as a box in its array, with the order in which a swizzle puts the
-pieces of a row.
+The drawing of a plan has a lane for each buffer, and a row for each step, with marks in the lanes
+of the buffers that the step uses. A tensor map is drawn as a box in its array, with the order in
+which a swizzle puts the pieces of a row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LABEL_CHARACTERS = 14
 
 
 class Point(NamedTuple):
-    """A dot: link target, label, parameter values, height, tooltip text, and a mark."""
+    """A dot for a variant: page, label, parameters, value, tooltip text, and if it is marked."""
 
     slug: str
     label: str
@@ -148,7 +148,8 @@ class Lane(NamedTuple):
 class Row(NamedTuple):
     """A step: its kind, the buffers that it touches, and its position in the picture.
 
-    `touches` are lane positions; `reads` are those that are only read, as far as the plan shows.
+    `touches` are positions of lanes. `reads` are the lanes whose buffers the step certainly does
+    not write.
     """
 
     number: int
@@ -231,9 +232,10 @@ def _touched(step: Step) -> Iterator[int]:
 
 
 def _read(step: Step, plan: LaunchPlan) -> Iterator[int]:
-    """Yield the buffers that a step is known to only read: sources of copies, constants, inputs.
+    """Yield the buffers that a step certainly does not write: copied sources, constants, inputs.
 
-    A plan does not show how a kernel uses an address, but inputs that are not outputs never change.
+    A plan does not show if a kernel writes to an address, but inputs that are not outputs never
+    change.
     """
     written = {binding.buffer for binding in plan.outputs}
     for buffer, _, _, writes in step.accesses():
@@ -273,15 +275,15 @@ class MapPicture(NamedTuple):
     """A tensor map, drawn; lengths in pixels.
 
     Attributes:
-        parameter, offset: its position among the parameters of its launch.
+        parameter, offset: position of the tensor map in the launch's parameters.
         tensor_map: the tensor map.
         axes: the dimensions drawn across and down, counted from the minor one; None for none.
-            Dimensions that the box divides are drawn first: Mosaic tiles arrays, so the minor
+            Dimensions longer than the box are preferred: Mosaic tiles arrays, so the minor
             dimensions are often the dimensions of a tile, which a box contains entirely.
         box_bytes: bytes that one copy moves.
         boxes: number of boxes that tile the array.
         width, height: size of the array in these two dimensions.
-        box_width, box_height: size of the box in it.
+        box_width, box_height: size of the box in the array.
         pieces: the swizzle: for each row of 16-byte pieces, the piece at each position; empty
             without a swizzle.
         elements_per_piece: elements in 16 bytes.

@@ -1,4 +1,4 @@
-"""Make a report: one HTML page about a build, with the related data from the store.
+"""Makes a report: one HTML page about a build, with the related data from the store.
 
 Names, messages, sources and PTX are untrusted: Jinja2 escapes everything that a template shows, and
 the script inserts them as text. The page's content security policy forbids all requests, and all
@@ -76,8 +76,8 @@ def make_report(
         checked: stored results of checks.
         baseline: the variants to compare with, None for none.
         title: the heading; "" for one with the numbers of variants and kernels.
-        timing: include when and where it was made, and how long the build took. If False, equal
-            inputs give equal bytes.
+        timing: include when and where the report was made, and how long the build took. If False,
+            equal inputs give equal bytes.
 
     Raises:
         ToolError: a package that makes pages is not installed.
@@ -137,10 +137,10 @@ def render(
     """Return the page.
 
     Args:
-        content: the content of the artifacts' records.
+        content: the content of the report.
         codes: SASS by the digest of its cubin; None if there is no disassembler.
         source_lines: returns the source lines of a variant, None if there are none.
-        comparison: of a baseline with the report's variants; None without a baseline.
+        comparison: comparison of a baseline with the report's variants; None without a baseline.
 
     Raises:
         ToolError: Jinja2 is not installed.
@@ -187,7 +187,7 @@ def require_packages() -> None:
     """Check that the package for making pages is installed.
 
     Raises:
-        ToolError: Jinja2 is not.
+        ToolError: Jinja2 is not installed.
     """
     if importlib.util.find_spec("jinja2") is None:
         raise ToolError(

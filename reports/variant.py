@@ -1,7 +1,7 @@
 """The page of a variant: its figures, launches, tensor maps, plan and code.
 
-The code of a kernel is source, PTX and SASS, and how their lines correspond. A page gets JSON in an
-attribute of its element, in which `block` is the name of a block:
+The code of a kernel is shown as source, PTX and SASS, with the correspondence of their lines. An
+attribute of the kernel's element contains JSON, in which `block` is the name of a block (`Blocks`):
 
     code     = {"kernel": name, "ptx": block, "sass": block, "lines": block, "sources": [source]}
     source   = {"name": file, "block": block of [[number, text]]}
@@ -290,7 +290,7 @@ def _code(
 def _notes(
     kernel: KernelResources, codes: Codes | None, code: Code | None, *, has_lines: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield what is missing, and the command that creates it; "" for none."""
+    """Yield each missing part of the code, and the command that adds it, if any."""
     if codes is None:
         yield "nvdisasm is not installed: no SASS.", "pip install nvidia-cuda-nvdisasm"
     elif code is None:

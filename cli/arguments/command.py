@@ -1,7 +1,7 @@
 """click commands with a few additions.
 
-Help texts keep hand-formatted paragraphs, long option lists are grouped, every usage error names
-the command whose help to read, and each command has `--traceback`.
+Help texts keep hand-formatted paragraphs, long option lists are grouped, every usage error refers
+to the help of its command, and each command has `--traceback`.
 """
 
 from __future__ import annotations
@@ -119,11 +119,11 @@ def _show_traceback(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
 
 @contextmanager
 def _usage_errors_of(ctx: click.Context) -> Iterator[None]:
-    """Attach the command's context to usage errors; click's parser raises some without one."""
+    """Attach the command's context to usage errors; click's parser raises some without context."""
     try:
         yield
     except click.UsageError as error:
-        # Without a context, the message would not name the command whose help to read.
+        # `main` needs the context to append "See COMMAND --help." to the message.
         error.ctx = error.ctx or ctx
         raise
 

@@ -149,7 +149,7 @@ def flag(name: str, text: str, *, parameter: str | None = None) -> Callable[[F],
 def choice_option(
     name: str, choices: Sequence[str], text: str, **settings: Any
 ) -> Callable[[F], F]:
-    """Return an option whose value is one of a few; for arguments, see `option`."""
+    """Return an option whose value is one of `choices`; for other arguments, see `option`."""
     return option(name, None, text, type=click.Choice(choices), **settings)
 
 
@@ -195,7 +195,7 @@ def target_option(text: str) -> Callable[[F], F]:
 
 
 _variants = together(
-    target_option("Use this model or architecture"),
+    target_option("Replace the specs' targets with this one"),
     expression_option('Select variants that match EXPR, such as "matmul and m=64".'),
 )
 
@@ -243,7 +243,7 @@ frozen_options = together(
 )
 
 quiet_option = flag("-q --quiet", "Print only problems.")
-explain_option = flag("--explain", "Explain each store miss.")
+explain_option = flag("--explain", "Explain why variants are not in the store.")
 fail_fast_option = click.option(
     "--fail-fast", "keep_going", flag_value=False, default=True, help="Stop at the first failure."
 )
@@ -374,7 +374,7 @@ def _memory_bytes(text: str) -> int:
     """Return a size in bytes, 0 for no limit; None would mean the default share of memory.
 
     Raises:
-        SpecError: it is not a size.
+        SpecError: the text is not a size.
     """
     from pallasc.cache.evict import parse_size
 
@@ -385,7 +385,7 @@ def _seconds(text: str) -> float | None:
     """Return a time limit in seconds, None for no limit.
 
     Raises:
-        SpecError: it is not a positive number.
+        SpecError: the text is not a positive number.
     """
     if text.strip().lower() in _NO_LIMIT:
         return None
@@ -407,7 +407,7 @@ def _limit_options(
     """Return the `--timeout` and `--memory` options.
 
     Args:
-        what: the work that they stop.
+        what: the work that is stopped at a limit, for the help.
         seconds: default time limit, None for no limit.
         memory: default memory limit, for the help.
     """

@@ -1,4 +1,4 @@
-"""Store, variants, artifacts, and input files that the arguments of a command name."""
+"""Finds the store, variants, artifacts, and input files that a command's arguments name."""
 
 from __future__ import annotations
 
@@ -166,11 +166,11 @@ def _hit(
 
 
 def stored(text: str, store: Store) -> VariantResult:
-    """Return the stored artifact for an action key or a digest, or its first digits, as a hit.
+    """Return a stored artifact as a hit; `text` is its action key or digest, or the first digits.
 
     Raises:
-        SpecError: it is not a key, or has too few digits.
-        NotCachedError: the store has nothing under it.
+        SpecError: `text` is not a key, or has too few digits.
+        NotCachedError: the store has no such artifact.
     """
     from pallasc.cache.inventory import artifacts
     from pallasc.compiler.inputs.lookup import artifact_of_action
@@ -267,12 +267,12 @@ def open_store(root: Path | None, *, check_folders: bool = True, readable: bool 
 
     Args:
         root: folder of the store; same default as `Store`.
-        check_folders: reject a store in which something else takes the place of a folder.
+        check_folders: reject a store in which one of its folders is a file or a link.
         readable: reject a store that exists but cannot be read.
 
     Raises:
-        CorruptError: `check_folders` found such a place.
-        ToolError: the store is not `readable`.
+        CorruptError: the store was rejected by `check_folders`.
+        ToolError: the store was rejected by `readable`.
     """
     from pallasc.cache.store import Store
 
@@ -286,8 +286,8 @@ def read_existing_lock(path: Path) -> Lock:
     """Return a lock file.
 
     Raises:
-        NotCachedError: it does not exist.
-        SpecError: it is damaged.
+        NotCachedError: the file does not exist.
+        SpecError: the file is damaged.
     """
     from pallasc.specs.loading.lock import read_lock, update_command
 
@@ -299,10 +299,10 @@ def read_existing_lock(path: Path) -> Lock:
 
 @dataclass
 class Work:
-    """Specs that a command reads, and how it builds their variants.
+    """Specs that a command reads, and options for building their variants.
 
     Attributes:
-        how: options of builds.
+        how: options for builds.
         store_root: folder of the store.
         specs: paths of the specs, or bundles or keys.
         selection: selects variants.
@@ -345,9 +345,9 @@ class Work:
         """Return a reader of specs.
 
         Args:
-            progress: reports while Python specs are executed, if given.
-            keep_going: collect `errors` and continue, if a Python spec cannot be executed.
-            frozen: executing a file is an error.
+            progress: shows which Python spec is being executed, if given.
+            keep_going: if a Python spec cannot be executed, add to `errors` and continue.
+            frozen: raise an error if a Python spec would have to be executed.
             programs: read programs instead of kernels.
         """
         from pallasc.compiler.builds.collect import SpecReader
@@ -379,7 +379,7 @@ class Work:
     def select_share(
         self, progress: Progress, shard: Shard | None, **reading: bool
     ) -> tuple[Sequence[Variant], Share | None]:
-        """Return this job's share of the variants, and print its size; without a shard, all.
+        """Return the variants of this job's shard and print their number; without a shard, all.
 
         Args:
             progress: where to report.
@@ -400,7 +400,7 @@ class Work:
         return share.variants, share
 
     def build(self, variants: Sequence[Variant] | None = None) -> Report:
-        """Build variants that the store lacks, by default the selected ones.
+        """Build the given variants, by default the selected ones, and return the report.
 
         Raises:
             PallascError: see `SpecReader.select` and `build`.
@@ -417,12 +417,12 @@ class Work:
         return report
 
     def compiled(self) -> Report | None:
-        """Return the compiled variants that the arguments name as hits, None for specs.
+        """Return the artifacts as hits if the arguments are bundles or keys; None for specs.
 
         Raises:
             SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key
                 has too few digits.
-            NotCachedError: the store has nothing under a key.
+            NotCachedError: the store has no artifact for a key.
             click.UsageError: keys are combined with options that select variants.
         """
         from pallasc.compiler.builds.report import Report
@@ -449,7 +449,7 @@ def _shard(text: str) -> Shard:
 shard_option = options.option(
     "--shard",
     "K/N",
-    "Run shard K of N, e.g. 3/8. All N need the same specs.",
+    "Run shard K of N, e.g. 3/8. All shards need the same specs.",
     callback=read_by(_shard),
 )
 
@@ -539,8 +539,9 @@ def build_options(
 ) -> Callable[[options.F], options.F]:
     """Return the options of a command that builds missing variants before its other work.
 
-    The command receives all of them as `work`, together with the specs, their selection, and the
-    options of a build that decorators above this one add; so this must be the innermost decorator.
+    The command receives one parameter, `work`. It contains these options, the specs, their
+    selection, and the build options that other decorators add. Those decorators must be above this
+    one.
 
     Args:
         limits: limit options; by default, the limits for compiling.

@@ -1,1 +1,1 @@
-"""Output of commands: text, JSON and report files, terminal progress, signals, and exit codes."""
+"""Output of commands: text, JSON, report files, and progress on the terminal."""

@@ -8,9 +8,9 @@
     FOLDER/VARIANT/KERNEL.ptx        if the bundle contains it
     FOLDER/VARIANT/DIGEST.constant   named by 16 digits of its digest
 
-Names in a bundle are untrusted. A name keeps letters, digits, `-_=,@+[]` and dots, but no leading
-`-` and no leading or trailing dot; every other character becomes `_`. If that changes a name, or if
-two names differ only in case, the first digits of a digest are appended.
+Names in a bundle are untrusted. A file name keeps letters, digits, `-_=,@+[]` and dots, but no
+leading `-` and no leading or trailing dot; every other character becomes `_`. If that changes a
+name, or if two names differ only in case, the first digits of a digest are appended.
 """
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ def safe_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def safe_name(name: str) -> str:
-    """Return a file name for a name."""
+    """Return a file name that is valid on any system."""
     return safe_names([name])[name]
 
 

@@ -67,9 +67,9 @@ def _facts(outcome: Outcome) -> list[str]:
 
 
 def lines_below(outcome: Outcome) -> list[str]:
-    """Return the lines below a result: why it failed, and with `--explain` why it missed.
+    """Return the lines below a result: its failure, and with `--explain` why it was no hit.
 
-    The reason of the miss is omitted if the result line or the error already contains it.
+    The main reason is omitted if the result line or the error already contains it.
     """
     lines, result = failure_lines(outcome), outcome.result
     if result is None or not result.explanation:
@@ -223,7 +223,7 @@ def print_end(report: Report, store: Store, screen: Screen, *, quiet: bool) -> N
 
 
 def print_remarks(report: Report, store: Store, screen: Screen, *, quiet: bool) -> None:
-    """Print a build's notes and remarks for another command; after a failure, its summary."""
+    """Print the notes of a build, and its remarks, or if it failed, its summary."""
     print_notes(report, store)
     if report.exit_code:
         screen.write(f"{summary(report, screen, quiet=quiet)}\n")

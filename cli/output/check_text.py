@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 _TOTALS: Mapping[str, str] = {"found": "found mistakes"}
-"""Words for a status in totals, if they differ from it."""
+"""Text for a status in totals, where it differs from the status itself."""
 _WIDTH = max(map(len, STATUSES))
 _LEVEL_WIDTH = max(map(len, LEVELS))
 _FROM_STORE = "from the store"
@@ -139,7 +139,7 @@ def print_report(
 
     Args:
         run: record of the check.
-        report: its report.
+        report: report of the check.
         levels: requested levels.
         only_totals: omit results, because stdout contains another report.
         quiet: print only warnings about the store, unless the check fails.

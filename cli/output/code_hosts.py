@@ -1,12 +1,12 @@
 """Failures and findings for code hosts: GitHub workflow commands, and SARIF 2.1.0.
 
-Both are shown at the lines of a change. A workflow command is `::error file=F,line=N,col=N,title=T
+Hosts show both at the lines of a change. A workflow command is `::error file=F,line=N,col=N,title=T
 ::message` on a separate line. `%`, carriage return and line feed are escaped in all values, and `:`
 and `,` in all values except the message. GitHub shows at most 10 errors, 10 warnings and 10 notices
 per step, and silently drops the rest:
 https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
 
-SARIF, of checks only: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html. The report
+Only checks write SARIF: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html. The file
 has one run. Its driver lists all rules of the requested levels, with or without findings, so that a
 host can distinguish fixed findings from findings that are no longer checked for. Paths of files in
 the repository are relative to it (`%SRCROOT%`); other paths are absolute. A finding without a line
@@ -76,7 +76,7 @@ def github_commands(run: Run, root: Path) -> list[str]:
     The order is: errors that ended the command, failures, findings, spills, warnings, notes.
     Variants that fail at the same place for the same reason share an annotation, even if their
     messages contain different variants, digests or numbers, such as messages about locks. Variants
-    with the same finding also share one. Spills that the variant's budget allows are omitted.
+    with the same finding share one, too. Spills that the variant's budget allows are omitted.
     """
     ended = [Annotation("error", "pallasc", str(e), [e.location]) for e in run.errors]
     failed = [o for o in run.outcomes if o.result is not None and o.problem == "failure"]
@@ -92,7 +92,7 @@ def github_commands(run: Run, root: Path) -> list[str]:
 
 
 def _most(annotations: Sequence[Annotation]) -> Iterator[Annotation]:
-    """Keep GitHub's limit of each kind; the last one kept lists the titles of the omitted ones."""
+    """Yield at most ten annotations of each kind; the tenth lists titles of the omitted ones."""
     for kind in _KINDS.values():
         shown = [annotation for annotation in annotations if annotation.kind == kind]
         if len(shown) > _SHOWN:
@@ -103,7 +103,7 @@ def _most(annotations: Sequence[Annotation]) -> Iterator[Annotation]:
 
 
 def _cause(outcome: Outcome) -> object:
-    """Return a key shared by failures with one reason at one place."""
+    """Return a key that is equal for failures with the same reason at the same place."""
     error = outcome.error
     return error and (error.location, type(error), error.kind or error.reason or error.message)
 
@@ -192,8 +192,8 @@ def sarif(run: Run, rules: Mapping[str, Rule], root: Path, *, version: str) -> b
     """
     numbers = {name: number for number, name in enumerate(rules)}
     notes = list(_notifications(run, root))
-    # A host shows equal results at one line separately, so a matrix would flood it. Hosts also
-    # reject results without a location; `_notifications` reports those.
+    # Grouped, because a matrix could have hundreds of equal results at one line. Hosts reject
+    # results without a location; `_notifications` reports those.
     shared = grouped(run.found, lambda found: (_fingerprint(found, root), found.finding.location))
     results = (_result(group, numbers, root) for group in shared if _found_location(group[0]))
     listed = [_rule(rule) for rule in rules.values()]

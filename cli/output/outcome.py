@@ -45,10 +45,10 @@ class Outcome(NamedTuple):
         problem: "failure" for a mistake in the kernel, "error" or "skipped" if there is no result,
             "" for a success.
         message: the problem in one line.
-        error: the exception that caused it, if any.
+        error: the exception that caused the problem, if any.
         notes: remarks in a few words, such as "2 warnings".
         findings: findings of a level.
-        from_store: whether the result of a level was stored.
+        from_store: True if the result of a level came from the store.
         result: result of a build.
     """
 
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 
     @property
     def artifact(self) -> Artifact | None:
-        """Artifact of a build, None without one."""
+        """Artifact of a built variant, None if there is none."""
         return self.result.artifact if self.result is not None else None
 
     @property
@@ -77,7 +77,7 @@ class Outcome(NamedTuple):
             return None
         from pallasc.specs.artifacts.artifact import resources_of
 
-        # The artifact's record has the same figures, but is not in memory.
+        # The artifact's record has the same figures, but would have to be read.
         with suppress(CorruptError):
             figures = _figures_of(self.result.variant.target)
             return resources_of(self.result.artifact, figures)
@@ -117,7 +117,7 @@ class Run(NamedTuple):
         outcomes: outcomes in the order of the variants.
         suites: names of suites that are listed even if they are empty.
         error: error that ended the command, if any.
-        share: the shard's share of all variants, None without shards.
+        share: the variants of this shard, None without shards.
         found: all findings.
     """
 
@@ -186,7 +186,7 @@ def built(result: VariantResult) -> Outcome:
 
 
 def has_remarks(result: VariantResult) -> bool:
-    """Return True if a variant has warnings, or kernels of XLA; few do in a build of hits."""
+    """Return True if a variant has warnings, has kernels of XLA, or has no kernels."""
     if result.diagnostics or result.artifact is None:
         return bool(result.diagnostics)
     kernels = result.artifact.kernels
@@ -205,7 +205,7 @@ def xla_kernels(artifact: Artifact) -> tuple[str, ...]:
 
 
 def kernel_facts(artifact: Artifact) -> dict[str, Any]:
-    """Return the digest of an artifact, and what its kernels are: Mosaic's and XLA's."""
+    """Return an artifact's digest, its number of Pallas kernels, and its XLA kernels' names."""
     return {
         "digest": artifact.digest,
         "pallas_kernels": sum(kernel.origin == "mosaic" for kernel in artifact.kernels),

@@ -88,7 +88,7 @@ class Heartbeat:
 class Progress:
     """Prints the events of a build, one line each; lines of hits are written in batches.
 
-    Use it as a context manager to print buffered lines however the build ends.
+    As a context manager, it prints buffered lines even if an exception ends the build.
 
     Args:
         screen: output screen.
@@ -172,7 +172,7 @@ class Progress:
             self.end()
 
     def _beat(self, tick: Tick) -> None:
-        """Print the running variants if nothing has finished for long enough."""
+        """Print the running variants if nothing has finished for some time."""
         self.end()
         if self._heartbeat.is_due():
             self.mention(heartbeat(tick))
@@ -300,7 +300,7 @@ class Live(Progress):
             painted = terminal_text(lines, self.screen)
         if self._held or lines != self._drawn:
             text = _erase(self._drawn, columns) + "".join(self._held) + painted
-            # First, because `end` must erase the new status area if the write is interrupted.
+            # Before the write: if it is interrupted, `end` must erase the new status area.
             self._held.clear()
             self._drawn = lines
             self.screen.write(text)
@@ -308,9 +308,9 @@ class Live(Progress):
 
 
 def _erase(lines: list[Text], columns: int) -> str:
-    """Return the text that erases lines, with the cursor at the end of the last one.
+    """Return control sequences that erase drawn lines; the cursor is at the end of the last one.
 
-    If the terminal has become narrower since they were drawn, the lines are now wrapped.
+    If the terminal has become narrower since they were drawn, they occupy several rows each.
     """
     if not lines:
         return ""

@@ -1,6 +1,7 @@
-"""Outputs for the report of a build or a check besides the terminal: JSON, files, annotations.
+"""Reports of a build or a check for other programs: JSON, JUnit, SARIF, annotations.
 
-A new column of a build is a key of `_variant_row`, described in the help of `pallasc build --json`.
+To add a field to the JSON of a build, add a key to `_variant_row`, and describe it in
+`docs/json.yaml`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ STANDARD_OUTPUT = Path("-")
 
 
 class Outputs(NamedTuple):
-    """The requested outputs; for a check, with its levels."""
+    """The requested outputs; `levels` are the levels of a check, None for a build."""
 
     as_json: bool
     junit: Path | None = None
@@ -181,7 +182,7 @@ def report_json(
 
     Args:
         run: record of the build.
-        report: its report.
+        report: report of the build.
         reproductions: results of compiling again, None if that was not requested.
     """
     totals = run.totals(STATUS_COLOURS)

@@ -143,7 +143,7 @@ def sass_text(artifact: Artifact, lines: SourceLines | None = None) -> str:
 def ptx_text(artifact: Artifact, lines: SourceLines | None = None) -> str:
     """Return the PTX of every kernel, interleaved with its source lines if given.
 
-    A comment stands in for missing PTX.
+    For a kernel without PTX, a comment gives the reason.
     """
     from pallasc.analysis.lines import lines_of
 
@@ -232,7 +232,7 @@ FoundLines = Mapping[str, "Found"]
 def found_lines(
     results: Sequence[VariantResult], store: Store, options: Options, say: Callable[[str], None]
 ) -> FoundLines:
-    """Return the source lines of built variants; lines that the store lacks are found now.
+    """Return the source lines of built variants; if the store lacks them, compile again.
 
     Raises:
         ToolError: the compiler is missing, or a compiling process cannot be started.

@@ -38,7 +38,9 @@ _MOST_WARNINGS = 5
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print text through `printable`. All output goes through this module or `Screen`.
+    """Print text, with control characters escaped by `printable`.
+
+    All output goes through this module or `Screen`.
 
     Args:
         text: lines without colors.
@@ -49,7 +51,7 @@ def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 
 
 def echo_command(text: str) -> None:
-    """Print a command for a CI service, whose values are already escaped."""
+    """Print a workflow command for a CI service; its values are already escaped."""
     click.echo(text, err=True)
 
 
@@ -61,8 +63,8 @@ def echo_bytes(data: bytes) -> None:
 def json_text(data: Mapping[str, object]) -> str:
     """Return a JSON object in ASCII, with the schema version and sorted keys.
 
-    `##` is escaped because CI services look for it. File names that are not UTF-8 are written as
-    they are printed, because many readers reject lone surrogates.
+    `##` is escaped because CI services read commands after it. File names that are not UTF-8 are
+    written as they are printed, because many readers reject lone surrogates.
     """
     whole = {"schema": JSON_SCHEMA, **data}
     text = json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False)
@@ -84,7 +86,7 @@ def print_result(
     as_json: bool,
     warnings: Sequence[str] = (),
 ) -> None:
-    """Print a result on stdout, as JSON or as lines for people, who also get its warnings."""
+    """Print a result on stdout as JSON, or as lines, with its warnings on stderr."""
     echo(json_text(data) if as_json else "\n".join(lines))
     print_warnings(() if as_json else warnings)
 
