@@ -2,7 +2,7 @@
 
 The name of a debug section begins with `.debug_` or `.nv_debug_`, possibly after `.nv.merc`. The
 relocations of a debug section are treated as debug sections, too. A section that is loaded into
-memory (SHF_ALLOC) never is.
+memory (SHF_ALLOC) is never treated as one.
 
 Symbols, relocations, and attributes of a cubin refer to sections and to each other by number, so
 nothing is removed from a table: **a debug section stays in the section table, empty**. ptxas itself

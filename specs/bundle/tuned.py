@@ -139,7 +139,7 @@ def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
         shapes: the shape of each output of the variant.
 
     Raises:
-        CorruptError: they are damaged, or not for such outputs.
+        CorruptError: the values are damaged, or not for such outputs.
     """
     try:
         own = convert(parse_json(data), Reference)
