@@ -163,7 +163,7 @@ def two_kernels(store: Store) -> list[Figure]:
 
 
 def emulated(artifact: Artifact) -> float:
-    """Execute an artifact, and return the seconds of the processor."""
+    """Execute an artifact, and return the processor time in seconds."""
     import numpy as np
 
     random = np.random.default_rng(0)

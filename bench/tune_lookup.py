@@ -3,15 +3,15 @@
 Two kernels are launched in turn. One has three variants of each of 64 shapes, of which a row
 chooses one. The other has only the chosen variants, without a table. Goals: the first launch of a
 shape takes at most 300 ns longer with the table, as the median over shapes, and no later launch
-looks into the table.
+searches the table.
 
-Kernels without a table also look only at variants for the arrays of a call. Goal: with 600
-variants, the first launch of a shape takes at most 1.5 times as long as with 10.
+Without a table, a call considers only the variants for its arrays. Goal: with 600 variants, the
+first launch of a shape takes at most 1.5 times as long as with 10.
 
 The very first launch of a kernel, which indexes all rows, is left out. Cubins are loaded and the
-chosen artifacts are read before, because this is the same on both sides. Kernels come from
-`tests/runtime/`; the driver is a stand-in that answers at once. Times are processor time, so that
-other programs of the machine do not count.
+chosen artifacts are read before, because this is the same for both kernels. Kernels come from
+`tests/runtime/`; the driver is a stand-in that returns at once. Times are processor times, so that
+other programs on the machine do not count.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def figures(_: argparse.Namespace, place: Path) -> Sequence[Figure]:
 
 
 def items(sizes: Sequence[int]) -> tuple[list[Any], list[Any]]:
-    """Return all variants, with a table, and those that its rows choose, without one."""
+    """Return all variants with a table, and the variants that its rows choose without a table."""
     from tuned_bundles import item, row
 
     everything, chosen = [], []
@@ -67,17 +67,17 @@ def items(sizes: Sequence[int]) -> tuple[list[Any], list[Any]]:
 
 
 def first_launches(files: Sequence[Path], arrays: Mapping[int, Any]) -> tuple[Any, int]:
-    """Launch each shape with each file's kernel in turn; then again with the first file's.
+    """Launch each shape with each file's kernel in turn; then again with the first file's kernel.
 
     Returns:
         The nanoseconds of first launches, one list per file, and how many of the later launches
-        looked into the table.
+        searched the table.
     """
     from pallasc.runtime.matching.tuned import Selector
     from pallasc.runtime.opening import open_bundle
 
     rows: list[list[int]] = []
-    kept = []  # and with them the cubins
+    kept = []  # keeps kernels and their cubins loaded
     for number in range(KERNELS + 1):
         opened = [open_bundle(file)["add"] for file in files]
         kept.append(opened)
@@ -97,7 +97,7 @@ def first_launches(files: Sequence[Path], arrays: Mapping[int, Any]) -> tuple[An
 
 
 def launches(kernels: Sequence[Any], first: int, a: Any, b: Any, out: Any) -> list[int]:
-    """Launch two kernels, beginning with the first or with the second; return nanoseconds."""
+    """Launch two kernels, starting with number `first`; return the nanoseconds of each launch."""
     took = [0, 0]
     for side in (first, 1 - first):
         began = time.thread_time_ns()

@@ -171,7 +171,7 @@ def read_there(file: Path) -> dict[str, str]:
     """Return the packages of `pip list --format=freeze` by name.
 
     Raises:
-        SystemExit: there are none.
+        SystemExit: the file lists no packages.
     """
     lines = re.findall(r"^([\w.-]+)(?:==| @ )(.+)$", file.read_text(), re.MULTILINE)
     if not lines:

@@ -27,7 +27,7 @@ from typing import Any
 FILE = "results.jsonl"
 SCHEMA = 2
 FINAL = ("done", "failed", "died", "timeout", "abandoned", "skipped")
-"""Statuses after which a unit is not run again; a unit that the end of a run has `cut` is."""
+"""Statuses after which a unit is not run again. A unit that the end of a run `cut` is run again."""
 
 Row = Mapping[str, Any]
 

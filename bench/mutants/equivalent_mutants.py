@@ -1,6 +1,6 @@
-"""Mutants that do nothing wrong, each with the reason.
+"""Mutants that are equivalent to their kernel, each with the reason.
 
-Those whose code is that of the unchanged kernel, byte for byte, are found without a list.
+Mutants that compile to the same bytes as the kernel are recognized without this list.
 """
 
 import re
@@ -53,7 +53,7 @@ REASONS: tuple[tuple[str, str], ...] = (
         "at these sizes no slot is filled twice in a tile",
     ),
 )
-"""Of the ids that a pattern is found in."""
+"""Patterns of mutants' ids, and why the mutants are equivalent."""
 
 
 def reason(case: Case) -> str:
