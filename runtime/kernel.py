@@ -136,7 +136,7 @@ class Kernel(Variants):
     Attributes:
         name, checks, is_by_digest, rules: as given.
         variants: the candidates.
-        launch: the function that a call of the kernel calls: in the C extension after a first call.
+        launch: the function behind `kernel(…)`: after a first call, in the C extension if possible.
     """
 
     def __init__(

@@ -233,7 +233,7 @@ def _inval(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _arrive(instruction: Instruction, builder: Builder) -> Step:
-    """`mbarrier.arrive`: each active lane arrives; with `.expect_tx`, it first expects bytes."""
+    """`mbarrier.arrive` of each active lane; with `.expect_tx`, it first adds expected bytes."""
     announces = "expect_tx" in instruction.parts
     target, source, *more = instruction.operands
     address = builder.address(source)

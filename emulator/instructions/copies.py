@@ -1,6 +1,6 @@
 """`cp.async`, `cp.async.bulk` and `cp.async.bulk.tensor` (PTX ISA 9.0, 9.7.9.25).
 
-Prefetches have no effect but on the count of requested bytes.
+A prefetch only adds to the count of requested bytes.
 """
 
 from __future__ import annotations

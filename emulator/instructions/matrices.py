@@ -266,8 +266,8 @@ def _chunks(
 ) -> tuple[np.ndarray | int, int]:
     """Return the start addresses of an operand's chunks, and their size.
 
-    With `row`, only of A's 16 rows from this row on. If all chunks are contiguous, they are
-    returned as one.
+    With `row`, return only the chunks of A's 16 rows from this row on. If all chunks are
+    contiguous, they are returned as one.
     """
     starts = np.unique(
         matrices.operand_chunks(form, descriptor, which, transposed=transposed, first_row=row)

@@ -289,7 +289,7 @@ def st(instruction: Instruction, builder: Builder) -> Step:
 
 
 def atomic(instruction: Instruction, builder: Builder) -> Step:
-    """`atom` and `red`, which returns no value: the lanes execute one after the other, in order."""
+    """`atom`, and `red` (without a result): the lanes execute one after the other, in order."""
     space, returns = _space(instruction), instruction.parts[0] == "atom"
     targets = _targets(instruction)
     *_, operation, type_name = (part for part in instruction.parts if part != "noftz")
@@ -341,13 +341,13 @@ def _targets(instruction: Instruction) -> Callable[[Warp, str, Addresses, int], 
 
 
 def _on_devices(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Access]:
-    """Yield the accesses of multicast addresses to the memory of each device, device by device."""
+    """Yield the accesses at multicast addresses, for one device after the other."""
     for own in _members(w, addresses):
         yield from places(w, space, own, size)
 
 
 def _members(w: Warp, addresses: Addresses) -> Iterator[Addresses]:
-    """Yield, device by device, the addresses in its memory that multicast addresses refer to."""
+    """Yield the addresses that multicast addresses refer to, for one device after the other."""
     memory: GlobalMemory = w.block.machine.memory
     active = lanes(w)
     for members in zip(*(memory.members(int(addresses[n])) for n in active), strict=True):
@@ -357,7 +357,7 @@ def _members(w: Warp, addresses: Addresses) -> Iterator[Addresses]:
 
 
 def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
-    """Return the dtypes of a register of a PTX type and of its elements, such as 2 of f16x2."""
+    """Return the dtype of a register of a PTX type, and the dtype of the elements in it."""
     return PACKED[name] if name in PACKED else (storage_of(DTYPES[name]), DTYPES[name])
 
 

@@ -1,8 +1,8 @@
-"""`tcgen05`: tensor memory and the asynchronous operations of the tensor core.
+"""`tcgen05`: tensor memory and asynchronous operations of the tensor core (PTX ISA 9.0, 9.7.16).
 
-PTX ISA 9.0, 9.7.16. `tcgen05.st` writes to tensor memory when a warp waits for it. `tcgen05.ld`
-reads immediately: on a GPU, instructions that use the loaded registers wait for it (the assembler
-ensures this), and Mosaic's kernels rely on that.
+`tcgen05.st` writes to tensor memory when a warp waits for it. `tcgen05.ld` reads immediately: on a
+GPU, the assembler makes instructions that use the loaded registers wait, and Mosaic's kernels rely
+on that.
 
 MMAs, copies and commits run when a warp waits for a commit, in the order in which the block issued
 them.

@@ -530,7 +530,7 @@ class Machine:
         return warp.idle < _IDLE_TURNS
 
     def _circles(self, warp: Warp) -> bool:
-        """Return True if a warp repeats a loop without any effect; otherwise it continues."""
+        """Park a warp if it repeats a loop without any effect; return True if it does."""
         warp.circles = goes_in_circles(warp, _TURN)
         if warp.circles:
             warp.park_in_loop()

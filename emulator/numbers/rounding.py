@@ -439,7 +439,7 @@ def exact_quotient(a: float, b: float, mode: str) -> float:
 
 
 def exact_root(a: float, mode: str) -> float:
-    """Return the root of a."""
+    """Return the square root of a."""
     root = float(np.sqrt(a))
     if mode == "rn" or not math.isfinite(root) or root == 0:
         return root

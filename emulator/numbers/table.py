@@ -107,7 +107,7 @@ def reduce_values(operation: str, kind: str, values: Array, *, nan: bool, absolu
     Args:
         operation: `add`, `min`, `max`, `and`, `or` or `xor`.
         kind: the type, f32 or an integer.
-        values: of this type.
+        values: the values, of this type.
         nan: if True, the result is NaN if any value is NaN; otherwise only if all values are NaN.
         absolute: if True, reduce the magnitudes.
     """

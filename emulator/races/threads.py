@@ -224,7 +224,7 @@ class Frontier:
 
     def __init__(self, own: Table) -> None:
         self.own = own
-        self.others = NONE  # may also have knowledge about the own cluster, which is not used
+        self.others = NONE  # may contain unused knowledge about this cluster, too
 
     def copy(self) -> Frontier:
         """Return a copy that can be changed independently."""
@@ -238,7 +238,7 @@ class Frontier:
         self.others = self.others.union(other.others)
 
     def join_own(self, table: Table) -> None:
-        """Add another thread's knowledge about the own cluster, except its AFTER row."""
+        """Add another thread's knowledge about this cluster, except its AFTER row."""
         np.maximum(self.own[:AFTER], table[:AFTER], out=self.own[:AFTER])
 
 

@@ -178,7 +178,7 @@ def k_major_chunks(matrix: SharedDescriptor, rows: int, row_bytes: int) -> NDArr
     Args:
         matrix: the matrix in shared memory.
         rows: M or N.
-        row_bytes: bytes of K elements.
+        row_bytes: bytes of a row along K.
 
     Raises:
         UnsupportedError: a row extends into another swizzled row, or the swizzle keeps 32 bytes
@@ -205,7 +205,7 @@ def mn_major_chunks(matrix: SharedDescriptor, depth: int, line_bytes: int) -> ND
     Args:
         matrix: the matrix in shared memory.
         depth: K.
-        line_bytes: bytes of M or N elements.
+        line_bytes: bytes of a line along M or N.
 
     Raises:
         UnsupportedError: the matrix starts inside a swizzled row, and extends into another.

@@ -6,8 +6,8 @@ Fragments for mma.m16n8k…"; 9.7.15.5.1.1 for `wgmma`). Register arrays are uin
 with the lanes of one warp, or of consecutive warps that hold 16 rows each. 64-bit elements have the
 same layout in uint64, with four per row.
 
-`ldmatrix` and `stmatrix` (9.7.14.5.15 and 9.7.14.5.16) move tiles between shared memory and the
-registers of a warp. The rows of tile `i` start at the addresses in lanes `8 i` to `8 i + 7`;
+`ldmatrix` and `stmatrix` (9.7.14.5.15 and 9.7.14.5.16) move such tiles between shared memory and
+the registers of a warp. The rows of tile `i` start at the addresses in lanes `8 i` to `8 i + 7`;
 register `i` of every lane belongs to tile `i`. If 16-bit elements are transposed, lane `l` holds
 rows `2 (l % 4)` and `2 (l % 4) + 1` of column `l // 4`. `m16n8` tiles of bytes, which only
 `stmatrix` has, are transposed: lane `l` holds the same two rows of column `l // 4`, then of column
@@ -154,7 +154,7 @@ def multiply_add(
 
 
 def rows_of_a(registers: np.ndarray, row_tiles: int = 2) -> np.ndarray:
-    """Return operand A as [rows, words per row]; registers are numbered down the columns first."""
+    """Return operand A as [rows, words per row]; its registers go through the tiles by columns."""
     warps = registers.shape[1] // 32
     tiles = np.ascontiguousarray(registers).reshape(-1, row_tiles, warps, 8, 4)
     return tiles.transpose(2, 1, 3, 0, 4).reshape(warps * row_tiles * 8, -1)
@@ -341,7 +341,7 @@ def mma(form: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarra
         form: the instruction.
         a: registers of 32 lanes.
         b: registers of 32 lanes.
-        c: registers of 32 lanes, as many as those of D.
+        c: registers of 32 lanes, in the layout of D.
     """
     row_tiles = form.m // 8
     left = decode_words(rows_of_a(np.asarray(a), row_tiles), form.a)

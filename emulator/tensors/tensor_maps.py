@@ -68,7 +68,7 @@ class Box:
 
     @property
     def global_row_bytes(self) -> int:
-        """Bytes of each of `global_rows`."""
+        """The size of each row's part in the tensor."""
         return max(0, self.columns[1] - self.columns[0]) * self.element_bytes
 
 

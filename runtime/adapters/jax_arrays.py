@@ -284,7 +284,7 @@ def _by_kernel(
     cotangents: Any,
     call: CallFlat,
 ) -> Any:
-    """Return the gradients from a kernel of inputs, results (if it takes them), and cotangents."""
+    """Return the gradients from a kernel that takes inputs, results or not, and cotangents."""
     arrays, results = residuals
     given = [array for array in cotangents if _has_derivative(array.dtype)]
     choices = {len(taken): taken for taken in ((*arrays, *given), (*arrays, *results, *given))}
@@ -338,7 +338,7 @@ class JaxAdapter(Adapter):
         raise ArgumentError("JAX allocates results itself.", hint="Pass all arrays as JAX arrays.")
 
     def run(self, call: Call) -> Any:
-        """Add a call to the function being traced, or run it through `jit`.
+        """Add a call to the function that JAX traces, or run the call through `jit`.
 
         Raises:
             ArgumentError: an argument of the call is not possible with JAX arrays.

@@ -1,7 +1,7 @@
 """Launches. A program is a variant on a device; a route has the programs for arrays of some types.
 
 The C library executes the flat plans of programs. Without it, with thread-local default streams, or
-for a step that a flat plan cannot express, `calls/plain.py` launches through cuda-python.
+if a launch plan has no flat form, `calls/plain.py` launches through cuda-python.
 
 A cubin is loaded once for all devices. A kernel is prepared on each device separately: attributes
 allow it more than 48 kB of dynamic shared memory or clusters of more than 8 blocks, and its code is

@@ -520,7 +520,7 @@ class _Fitting(Generic[K]):
 
 
 Types = Callable[[Sequence[Any]], list[ArrayType]]
-"""Return the dtype and shape of each of these arrays."""
+"""A function that returns the dtype and shape of each array."""
 
 
 class Forms(Generic[K]):

@@ -267,12 +267,12 @@ class Device:
     """A GPU; memory in bytes.
 
     Attributes:
-        ordinal: its number, as frameworks count.
+        ordinal: its number, as in frameworks.
         name: `NVIDIA H100 80GB HBM3`.
         major, minor: compute capability.
         sm_count: streaming multiprocessors.
         smem_optin_bytes: maximum shared memory that one block can request.
-        has_pools: `cuMemAllocAsync` works.
+        has_pools: True if `cuMemAllocAsync` works.
         driver_version: the driver API, 13020 for 13.2.
         context: its primary context, which frameworks share.
     """
@@ -378,7 +378,7 @@ def active(device: Device) -> AbstractContextManager[Driver]:
 
 
 class _Pushed:
-    """A context that is current within a block; a generator would cost as much as a launch."""
+    """Makes a context current within a block; a generator would take as long as a launch."""
 
     __slots__ = ("_device", "_driver")
 
@@ -406,7 +406,7 @@ def current_context() -> int:
 def outside_captures(driver: Driver) -> Iterator[None]:
     """Keep stream captures, of this thread and others, valid during work that is not part of them.
 
-    Without it, allocating, freeing and loading would invalidate them.
+    Outside of this context manager, allocating, freeing and loading would invalidate captures.
     """
     modes = driver.bindings.CUstreamCaptureMode
     what = "stream captures cannot be protected"

@@ -328,7 +328,7 @@ def in_order(
         stream: the launch's stream.
         others: the arrays' own streams; they and the launch's stream wait for each other.
         uses: for each array that tracks its uses: the uses, and whether the launch writes it.
-        is_given: the caller specified the stream.
+        is_given: True if the caller specified the stream.
 
     Raises:
         ArgumentError: the stream is being captured and cannot wait.

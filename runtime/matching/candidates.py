@@ -32,7 +32,7 @@ def array_type(
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of variants.
+    """Where variants come from.
 
     Attributes:
         file: the bundle.
@@ -207,7 +207,7 @@ def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
         digest: digest of the blob.
 
     Raises:
-        CorruptError: no provider has it, and one that may have it is damaged.
+        CorruptError: no provider has it, and a provider that may have it is damaged.
     """
     with _lock:
         providers = list(_providers.values())

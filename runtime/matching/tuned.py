@@ -210,7 +210,7 @@ class Selector:
             names: GPUs of this machine; if empty, the rows for each target's own model apply.
 
         Raises:
-            SelectionError: no row of any target applies, or several variants do.
+            SelectionError: no target has a row that applies, or several variants fit a target.
         """
         listed = [own for own in self.candidates if own.arrays == types]
         if not self.is_tuned:
