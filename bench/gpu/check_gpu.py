@@ -72,7 +72,7 @@ class Check:
     """One run of the command.
 
     Args:
-        options: of the command line.
+        options: the options of the command line.
         results: the file for results.
         known: the results of earlier runs.
         site: a temporary folder with packages.

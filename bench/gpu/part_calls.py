@@ -86,7 +86,7 @@ def torch_operator(desk: Desk) -> Row:
 
 
 def torch_graph(desk: Desk) -> Row:
-    """Capture a launch with torch, and replay it on other numbers."""
+    """Capture a launch with torch, and replay it with other inputs."""
     torch = need_torch()
     kernel = open_add(desk)
     kernel.preload()
@@ -105,7 +105,7 @@ def torch_graph(desk: Desk) -> Row:
 
 
 def driver_graph(desk: Desk) -> Row:
-    """Capture a launch with the driver alone, and replay it on other numbers."""
+    """Capture a launch with the driver alone, and replay it with other inputs."""
     from pallasc.runtime.device.devices import active, get_device
 
     kernel = open_add(desk)

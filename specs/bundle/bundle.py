@@ -173,7 +173,7 @@ class Bundle:
         return artifact
 
     def shipped(self, entry: Entry) -> dict[str, BlobRow | None]:
-        """Return the shipped blob for each digest in the record, None for one that was left out."""
+        """Return the shipped blob for each digest in the record, None for blobs left out."""
         return self._parts(entry)[1]
 
     def rows(self, entry: Entry) -> list[BlobRow]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import zstandard
 
 RAW, ZSTD = 0, 1
-"""Codings of a stored content."""
+"""Codings of stored content."""
 
 DEFAULT_LEVEL = 19
 
@@ -45,7 +45,7 @@ def most_stored(size: int) -> int:
 
 
 def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, bytes]:
-    """Return the coding of a content and its stored bytes.
+    """Return the coding and the stored bytes of content.
 
     Without a dictionary, content that zstd would not make smaller is stored raw.
     """
@@ -56,7 +56,7 @@ def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, byt
 
 
 def compress(content: bytes, level: int, dictionary: bytes = b"") -> bytes:
-    """Compress a content to a frame.
+    """Compress content to a zstd frame.
 
     Args:
         content: the bytes to compress.

@@ -67,7 +67,7 @@ class Signature(NamedTuple):
     """A signature in a bundle.
 
     Attributes:
-        key_id: id of the key that made it.
+        key_id: id of the key that made the signature.
         root: digest of the signed head.
         signature: 64 bytes.
     """
@@ -81,7 +81,7 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
     """Parse the signatures after a bundle's body.
 
     Raises:
-        CorruptError: they are truncated, damaged, out of order, or use another algorithm.
+        CorruptError: signatures are truncated, damaged, out of order, or use another algorithm.
     """
     if len(data) % _RECORD.size or len(data) > MAX_SIGNATURES_BYTES:
         raise CorruptError(f"the {len(data)} bytes after its end are not signatures")
@@ -116,8 +116,8 @@ def check_signatures(
 
     Args:
         signatures: the bundle's signatures.
-        root: digest of its head.
-        trusted: the keys that count.
+        root: digest of the bundle's head.
+        trusted: the trusted keys.
         name: name of the bundle for messages.
 
     Raises:

@@ -71,7 +71,7 @@ def debug_bytes(cubin: bytes) -> int:
     """Return the total size of a cubin's debug sections in bytes.
 
     Raises:
-        CorruptError: it is not a 64-bit ELF file, or has wrong offsets.
+        CorruptError: the cubin is not a 64-bit ELF file, or has wrong offsets.
     """
     return sum(section.size for section in _parse(cubin)[1] if section.is_debug)
 
@@ -80,7 +80,7 @@ def strip_debug(cubin: bytes) -> bytes:
     """Return a cubin without the content of its debug sections.
 
     Raises:
-        CorruptError: it is not a 64-bit ELF file, or has wrong offsets.
+        CorruptError: the cubin is not a 64-bit ELF file, or has wrong offsets.
     """
     programs, sections = _parse(cubin)
     debug = [section for section in sections if section.is_debug and section.size]

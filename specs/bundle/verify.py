@@ -176,7 +176,7 @@ class Rules:
     """The limits that a bundle is checked against; None and empty values disable a check.
 
     Attributes:
-        targets: models or architectures that it is for.
+        targets: models or architectures that the bundle must support.
         bundle_bytes: maximum size of the file.
         variant_bytes: maximum size of a variant's cubins, as shipped.
         spill_bytes: maximum spill bytes per thread of a kernel.
