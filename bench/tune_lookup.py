@@ -9,7 +9,7 @@ Without a table, a call considers only the variants for its arrays. Goal: with 6
 first launch of a shape takes at most 1.5 times as long as with 10.
 
 The very first launch of a kernel, which indexes all rows, is left out. Cubins are loaded and the
-chosen artifacts are read before, because this is the same for both kernels. Kernels come from
+chosen artifacts are read beforehand, as this is the same for both kernels. Kernels come from
 `tests/runtime/`; the driver is a stand-in that returns at once. Times are processor times, so that
 other programs on the machine do not count.
 """

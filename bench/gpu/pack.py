@@ -2,9 +2,9 @@
 
 Usage: pack.py FOLDER [--there FILE] [--targets h100-sxm] [-k TEXT] [--store STORE]
 
-The folder has bundles of the library kernels and of JAX's own kernels over their tunings; a package
-with a bundle; a function exported with `jax.export`; the wheels of pallasc and of the packages that
-it needs; and the scripts. `MANIFEST.json` has the digest of each file. Packing needs
+The folder has bundles of the library kernels and of JAX's own kernels with all their tunings; a
+package with a bundle; a function exported with `jax.export`; the wheels of pallasc and of the
+packages that it needs; and the scripts. `MANIFEST.json` has the digest of each file. Packing needs
 a C compiler, and the network for other packages' wheels; it needs no GPU.
 
 FILE is the output of `python3 -m pip list --format=freeze` on that machine: the folder leaves out

@@ -27,7 +27,7 @@ class Unit:
     Attributes:
         part, name: `part/name` is its id.
         limit_s: time limit.
-        needs_s: time that it usually takes; if less is left, it is not started.
+        needs_s: time that it usually takes; if less time is left, it is not started.
         environment: additional variables of its process.
         reason: why it cannot run on this machine, None if it can.
     """

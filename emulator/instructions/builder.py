@@ -82,7 +82,7 @@ def immediate(instruction: Instruction, number: int = 0) -> int:
 
 @dataclass(slots=True)
 class Builder:
-    """Assigns slots: the registers of a kernel, and what its instructions use in addition.
+    """Assigns slots to a kernel's registers, and to constants and addresses in its instructions.
 
     A slot is an index into `Warp.registers`.
     """

@@ -167,8 +167,8 @@ def _in_order(clusters: Sequence[Cluster]) -> list[tuple[Warp, Split]]:
     """Return all waits, with likely causes before their consequences.
 
     Infinite loops come first, since they wait for nothing. Waits for mbarriers come before waits
-    for memory, unless a warp of the cluster polls memory: then, it may wait for a semaphore, and
-    the mbarriers for this warp.
+    for memory, unless a warp of the cluster polls memory: that warp may be waiting for a semaphore,
+    and the warps at mbarriers for that warp.
     """
     found = []
     for cluster in clusters:
@@ -351,7 +351,7 @@ class Machine:
     tensor_maps: TensorMaps = field(default_factory=TensorMaps)
     pending: deque[Asynchronous] = field(default_factory=deque)
     progress: int = 0
-    still: int = 0  # how many times in a row nothing changed in a turn of all warps
+    still: int = 0  # number of consecutive turns of all warps without a change
     launches: list[Launch] = field(default_factory=list)
     clusters: list[Cluster] = field(default_factory=list)
     random: random.Random = field(init=False)

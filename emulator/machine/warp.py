@@ -8,7 +8,7 @@ splits reconverge where their paths meet. A split that waits for the others lets
 Barriers are `mbarrier` objects in shared memory and the named barriers of a block (PTX ISA 9.0,
 9.7.13.15 and 9.7.13.1). The end of a wait can be tested without running the warp. A polling warp is
 parked if it returns to the same places with the same registers and has changed nothing: it would
-repeat this until a word changes that it has read.
+repeat the same instructions until one of the words that it has read changes.
 """
 
 from __future__ import annotations
@@ -439,9 +439,9 @@ class Warp:
         self.yielded = False  # True if its last turn ended by rereading memory
         self.parked: Sequence[Wait] = ()  # the warp cannot continue before one of these is over
         self.rounds = Rounds()
-        self.circles = False  # it repeats a loop without any effect
+        self.circles = False  # the warp repeats a loop without any effect
         self.idle = 0.0  # turns without a change in the machine
-        self.seen = 0  # the machine's progress when it last reread memory
+        self.seen = 0  # the machine's progress when the warp last reread memory
         self.clock = 0
         self.actor = Actor(block.device, block.index, index)
         self.groups = {kind: Groups() for kind in ("bulk", "cp.async", "wgmma")}

@@ -281,7 +281,7 @@ def finished(
     sat: bool = False,
     relu: bool = False,
 ) -> Callable[..., Array]:
-    """Add modifiers to a function, for operands and result, and make NaN canonical."""
+    """Apply modifiers to a function's operands and result, and make NaN canonical."""
     if not (ftz_in or ftz_out or sat or relu):
         return lambda *operands: canonical(function(*operands))
 

@@ -101,7 +101,7 @@ class Ledger(Observer):
         return number
 
     def _access(self, thread: Thread, place: int, what: str, scope: int = WEAK) -> int:
-        """Return the event of a plain access; until a release, an instruction has one event."""
+        """Return the event of a plain access; an instruction has one event until a release."""
         number = thread.events.get(place)
         if number is None:
             access = Access(what, thread.warp.instruction(place), thread.warp.actor)
@@ -184,7 +184,7 @@ class Ledger(Observer):
         return late
 
     def _without_strong(self, ids: np.ndarray, late: np.ndarray, event: int) -> np.ndarray:
-        """Exclude strong accesses that do not race, as each scope includes the other's thread."""
+        """Exclude strong accesses whose scopes include each other's threads: they do not race."""
         current = self._events[event]
         if current is None or current.scope == WEAK:
             return late

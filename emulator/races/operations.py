@@ -350,7 +350,7 @@ class Operations(Registers):
             shadow.record_read(agent if shared else 0, index, event)
 
     def _signals(self, thread: Thread, operation: Asynchronous, event: int) -> None:
-        """Check that the asynchronous proxy sees the mbarriers that an operation signals."""
+        """Check that an operation sees the initialization of the mbarriers that it signals."""
         if operation.what == "tcgen05.commit":
             row = thread.frontier.own[GENERIC]
         else:

@@ -155,7 +155,7 @@ class Clusters:
 
     def __init__(self, tables: dict[int, Table]) -> None:
         self.tables = tables
-        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # last argument, its union
+        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # argument, result
 
     def union(self, more: Clusters) -> Clusters:
         """Return the joint knowledge; if one object includes the other, return that object."""

@@ -134,7 +134,7 @@ class Driver:
         bindings: the module `cuda.bindings.driver`.
         version: the driver API, 13020 for 13.2.
         as_it_is: a context manager that yields the driver and does not change the current context.
-        memory_device: the attribute of an address for its device's ordinal.
+        memory_device: the attribute to query for the ordinal of an address's device.
     """
 
     def __init__(self, bindings: Any, version: int) -> None:

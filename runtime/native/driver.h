@@ -104,13 +104,13 @@ const char *version_text(char text[16], int version);
 #define CALL(what, name, ...) answer(driver.name(__VA_ARGS__), #name, what)
 int answer(int result, const char *function, const char *what);
 
-/* Make a device's context current, unless it is, and keep captures valid; `leave` undoes both. */
+/* Make a device's context current, or keep captures valid, or both (`quietly`), until `leave`. */
 struct entered {
     int has_pushed, has_exchanged, mode;
 };
 int enter_context(struct entered *entered, cuda_context context, int ordinal);
 int leave_captures_alone(struct entered *entered);
-int enter_quietly(struct entered *entered, const struct device *device); /* both */
+int enter_quietly(struct entered *entered, const struct device *device);
 void leave(struct entered *entered);
 
 #endif

@@ -1,4 +1,4 @@
-/* The message of this thread's last failure; text from plans and programs, which is untrusted. */
+/* The message of this thread's last failure. It may quote untrusted text of plans and programs. */
 #ifndef PALLASC_ERRORS_H
 #define PALLASC_ERRORS_H
 

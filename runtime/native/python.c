@@ -134,7 +134,7 @@ enum {
     IS_WRITTEN = 32 /* the kernel writes into the caller's array */
 };
 
-/* All words here are packed by runtime/calls/native_path.py. */
+/* runtime/calls/native_path.py packs the words of array_type and route_head. */
 typedef struct array_type {
     int64_t code, bits, asks, ndim;
     int64_t shape[]; /* then the strides */

@@ -17,7 +17,7 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
     …_at       = u64                offset from the start of the file, like all offsets
     …_bytes    = u64
     content    = digest             of the bundle's content, see below
-    root       = digest             of the head before it; signatures sign it
+    root       = digest             of the head's fields before it; signatures sign it
 
     body       = { blob } { page } catalog provenance
     blob       = raw bytes, or a zstd frame without magic number, content size, and checksum (RFC
