@@ -208,7 +208,7 @@ def _variants(kernel: Any) -> Sequence[Variant]:
     """Return the variants of a kernel of the runtime.
 
     Raises:
-        ArgumentError: it is not a kernel.
+        ArgumentError: `kernel` is not a kernel of the runtime.
     """
     variants = getattr(kernel, "variants", None)
     if isinstance(variants, tuple) and all(hasattr(each, "params") for each in variants):

@@ -356,7 +356,7 @@ def to_bytes(array: npt.ArrayLike, binding: Binding) -> npt.NDArray[np.uint8]:
     """Convert an array to the bytes passed to a kernel.
 
     Raises:
-        ArgumentError: its dtype or shape differs from the binding's.
+        ArgumentError: the array's dtype or shape differs from the binding's.
     """
     values = np.asarray(array)
     dtype = numpy_dtype(binding.dtype)
@@ -562,7 +562,7 @@ class PlanRun:
         """Return the PTX that a launch runs.
 
         Raises:
-            UnsupportedError: there is none.
+            UnsupportedError: the kernel has no PTX.
         """
         if step.cubin in self.ptx:
             return self.ptx[step.cubin]

@@ -110,7 +110,7 @@ def package_folders(package: str | ModuleType) -> list[Traversable]:
     """Return the folders of a package, possibly inside a zip file; none if it is not installed.
 
     Raises:
-        ToolError: it is a module, not a package.
+        ToolError: `package` is a module, not a package.
     """
     spec = _spec_of(package)
     return [] if spec is None else _folders(spec)

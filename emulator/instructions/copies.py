@@ -90,7 +90,7 @@ def put(shared: Region, offset: int, data: np.ndarray) -> None:
     """Write bytes to shared memory.
 
     Raises:
-        Fault: they are out of bounds.
+        Fault: the bytes are out of bounds.
     """
     if offset < 0 or offset + data.size > shared.size:
         raise Fault(

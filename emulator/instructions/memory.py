@@ -145,7 +145,7 @@ def _generic(addresses: Addresses) -> str:
     """Return the space that generic addresses are in.
 
     Raises:
-        Fault: they are in several spaces.
+        Fault: the addresses are in several spaces.
     """
     bounds = {"shared": SHARED, "local": LOCAL, "param": PARAMETERS, "global": -(1 << 63)}
     least, most = int(addresses.min()), int(addresses.max())
@@ -159,7 +159,7 @@ def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:
     """Return the block whose shared memory all lanes address, and the offsets in it.
 
     Raises:
-        Fault: they address several blocks.
+        Fault: lanes address several blocks.
     """
     if int(addresses[0]) >= SHARED:
         addresses = addresses - SHARED

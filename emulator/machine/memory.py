@@ -275,7 +275,7 @@ class TensorMaps:
         """Return the map and the address that 128 bytes identify.
 
         Raises:
-            Fault: they are not a tensor map.
+            Fault: the bytes are not a tensor map.
         """
         number = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "little")
         if not data.startswith(_MAGIC) or number >= len(self.maps):

@@ -116,7 +116,7 @@ class Mnemonic:
         """Consume the one part that is among these names.
 
         Raises:
-            UnsupportedError: there is none, and no default was given.
+            UnsupportedError: there is no such part, and no default was given.
         """
         for part in self.parts:
             if part in names:

@@ -200,7 +200,7 @@ def read_variable(text: str, space: str, line: int) -> Variable:
     """Parse `.align 8 .b8 name[16] = {...}` or a parameter.
 
     Raises:
-        UnsupportedError: its type or its initial value is unknown.
+        UnsupportedError: the type or the initial value is unknown.
     """
     declared, _, initial = text.partition("=")
     found = _VARIABLE.fullmatch(declared.strip())

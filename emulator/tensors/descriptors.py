@@ -153,8 +153,8 @@ def parse_shared(descriptor: int) -> SharedDescriptor:
     """Parse a shared memory descriptor of `tcgen05`.
 
     Raises:
-        UnsupportedError: it uses a base offset or an absolute leading dimension.
-        OperandError: its constant bits or its swizzling are invalid.
+        UnsupportedError: the descriptor has a base offset or an absolute leading dimension.
+        OperandError: the descriptor's constant bits or swizzling are invalid.
     """
     version, mode = descriptor >> 46 & 7, descriptor >> 61
     if version > 1 or descriptor >> 53 & 0xFF or mode not in _SWIZZLES:

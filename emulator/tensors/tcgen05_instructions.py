@@ -241,7 +241,7 @@ def decode_instruction(kind: MmaKind, idesc: int) -> Instruction:
     """Decode an instruction descriptor.
 
     Raises:
-        OperandError: it does not match the mnemonic, or its contents are invalid.
+        OperandError: the descriptor does not match the mnemonic, or its contents are invalid.
         UnsupportedError: pallasc does not support its contents.
     """
     scaled = kind.scale_vector > 0

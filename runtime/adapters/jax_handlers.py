@@ -149,7 +149,7 @@ def _check_choice(selector: Selector, candidates: Sequence[Candidate]) -> None:
     """Check that the variants for a GPU do not differ in their parameters.
 
     Raises:
-        SelectionError: they differ, so that the choice is ambiguous.
+        SelectionError: the parameters differ, so that the choice is ambiguous.
     """
     if len({selector.point(candidate) for candidate in candidates}) == 1:
         return

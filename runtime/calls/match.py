@@ -453,7 +453,7 @@ def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) ->
     """Return the GPU that all inputs are on, None if all are on the host.
 
     Raises:
-        ArgumentError: they are on different devices.
+        ArgumentError: the inputs are on different devices.
     """
     if len({array.view.device for array in inputs}) == 1:
         return inputs[0].view.device

@@ -348,7 +348,7 @@ def _check(entry: Entry, artifact: Artifact, shipped: Mapping[str, BlobRow]) -> 
     """Check that a shipped artifact matches its entry and the blob table.
 
     Raises:
-        CorruptError: it does not match them, or the artifact is damaged.
+        CorruptError: the artifact does not match them, or is damaged.
     """
     if kinds_of(artifact) != {key: row.kind for key, row in shipped.items()}:
         raise _mismatch(entry)
