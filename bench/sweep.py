@@ -63,7 +63,7 @@ EXPLAINED = {
     "test_realistic_matmul": "expects exactly a product that CPUs round differently, by 1 ulp",
     "test_cluster_launch_control[45]": "both blocks ask for work, as before `collective_axes`",
 }
-"""Tests that fail for a known reason: what each of them does."""
+"""Patterns of tests that fail for a known reason, and what each of these tests does."""
 
 
 class Outcome(NamedTuple):

@@ -119,7 +119,7 @@ _POISON = np.full(LANES, 0x7FFFFFFF, np.uint32)
 
 @dataclass(slots=True)
 class Accumulators:
-    """Registers of D with pending products: their current sums, and the number of products."""
+    """Registers of D with pending products: the current sums, and the number of these products."""
 
     values: list[np.ndarray]
     products: int = 0
