@@ -1,8 +1,8 @@
 """Opening a bundle of 10,000 variants and selecting one, against reading its manifest's bytes.
 
-Both take turns in one process, with the file in the page cache. Reading is one `pread` of head,
-pages and catalog. Selecting opens the file again, checks the data that it reads, finds one variant
-by its key, and closes the file. Goal: selecting takes at most 5 times as long as reading.
+Both are timed in turn in one process, with the file in the page cache. Reading is one `pread` of
+head, pages and catalog. Selecting opens the file again, checks the data that it reads, finds one
+variant by its key, and closes the file. Goal: selecting takes at most 5 times as long as reading.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 Goals:
 
 * The artifact level finds at least 95 % of the mutants of `bench/mutants`, with a line of the
-  changed function. It reports no unchanged kernel and no equivalent mutant.
+  changed function. It reports nothing for unchanged kernels and equivalent mutants.
 * Every deadlock is reported within 10 s.
 * JAX's `hopper_matmul`, 256 × 128 × 192, takes at most 30 s, and a softmax of `f32[64, 4096]` at
   most 5 s, on one core.
@@ -163,7 +163,7 @@ def two_kernels(store: Store) -> list[Figure]:
 
 
 def emulated(artifact: Artifact) -> float:
-    """Execute an artifact, and return the seconds of the processor."""
+    """Execute an artifact, and return the processor time in seconds."""
     import numpy as np
 
     random = np.random.default_rng(0)

@@ -31,7 +31,7 @@ COUNT = 24
 
 
 def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
-    """Time both in turn."""
+    """Time the build and the script in turn."""
     variants, stores = select(expand(load_specs([LIBRARY])), SELECTION)[:COUNT], count()
     chosen = " or ".join(f'"{one.id}"' for one in variants)
 
@@ -40,7 +40,7 @@ def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
         return timed_process(build_command(LIBRARY, store, "--jobs", "1", "-k", chosen))
 
     works = {"pallasc build": ours, "plain JAX": plain_jax(place, variants)}
-    works["plain JAX"]()  # so that both find the files in memory
+    works["plain JAX"]()  # so that the page cache has the files for both
     times = in_turn(works, options.rounds, warm_up=False)
     return [
         *medians(times),

@@ -7,8 +7,8 @@ recorded instead of executed. Each recorded kernel is compiled for sm_90a by
 order alternates from kernel to kernel. Kernels that plain JAX rejects, as some tests intend, and
 calls without a Mosaic GPU kernel are left out and counted.
 
-pallasc is the first in the process. JAX keeps the assembler that it found first, so plain JAX then
-uses the same assembler.
+pallasc compiles the first kernel of the process. JAX keeps the assembler that it finds first, so
+plain JAX uses the same assembler.
 
 Goals: pallasc takes at most 1.10 times as long as plain JAX, in sum and at the median, and compiles
 all kernels that JAX compiles.
@@ -65,7 +65,7 @@ class Timing:
 
     @property
     def ratio(self) -> float:
-        """The time of pallasc, divided by that of plain JAX."""
+        """The time of pallasc, divided by the time of plain JAX."""
         return self.ours_s / self.plain_s
 
 
@@ -81,7 +81,7 @@ class Recorder:
         self._call: Any = None
 
     def made_by(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `make` (`jax.jit` or similar) so that calls of its functions are recorded."""
+        """Wrap `make` (`jax.jit` or similar): calls of the functions that it makes are recorded."""
 
         @functools.wraps(make)
         def made(*args: Any, **kwargs: Any) -> Any:
@@ -198,7 +198,7 @@ def kernel_of(test: str, function: Callable[..., Any], args: Any, kwargs: Any) -
 
 
 def plain(kernel: Kernel, target: Target) -> None:
-    """Compile as JAX's documentation describes it."""
+    """Compile with JAX alone, ahead of time, as JAX's documentation describes."""
     import jax
 
     device = devices_for(target)[0]
@@ -242,7 +242,7 @@ def compare(
         for side in (plain, ours) if len(timings) % 2 == 0 else (ours, plain):
             try:
                 seconds[side], results[side] = timed_alone(side, kernel, target)
-            except Exception as error:  # noqa: BLE001 - tests want all kinds of failures
+            except Exception as error:  # noqa: BLE001 - tests provoke all kinds of failures
                 results[side] = error
         if plain not in seconds:
             left_out["JAX"] += 1
@@ -288,9 +288,9 @@ def use_cpu(target: Target) -> None:
 
 
 def warm_up(kernels: Iterator[Kernel], target: Target) -> None:
-    """Compile one kernel both ways: imports and the toolchain's digests happen once a process."""
+    """Compile one kernel both ways, to exclude imports and the digests of the toolchain."""
     kernel = next(kernels, None)
-    with contextlib.suppress(Exception):  # some are to fail
+    with contextlib.suppress(Exception):  # some kernels are meant to fail
         if kernel is not None:
             ours(kernel, target)
             plain(kernel, target)

@@ -37,7 +37,7 @@ _FEW_CORES = {
 
 
 def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
-    """Time both in turn."""
+    """Time a build with each in turn."""
     spec, stores = write_mix(place, options.variants), count()
 
     def build(*more: str) -> float:

@@ -26,7 +26,7 @@ MEMORY_BYTES = 2**29
 
 
 def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
-    """Fuzz all three."""
+    """Fuzz the reader of flat plans, calls of XLA, and calls of Python."""
     import native_fuzz
 
     if (missing := native_fuzz.why_not()) is not None:
@@ -45,7 +45,7 @@ def measure(options: argparse.Namespace, place: Path) -> Sequence[Figure]:
 
 
 def artifacts(store: Path | None, place: Path) -> Iterator[tuple[str, Any]]:
-    """Yield names and artifacts."""
+    """Yield names and artifacts: those in the store, and small ones made by tests."""
     import native_fuzz
     import native_plans
 

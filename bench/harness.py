@@ -1,6 +1,6 @@
 """Code shared by all benchmarks: options, timings in turn, figures with goals.
 
-A figure is a ratio to a rival that was measured in the same run, so that a busy machine slows both.
+Goals are for ratios to a rival that is measured in the same run, so that a busy machine slows both.
 """
 
 import argparse
@@ -30,8 +30,8 @@ class Figure:
 
     Attributes:
         name, value, unit: what was measured.
-        goal: its maximum, None if there is none.
-        at_least: the goal is its minimum instead.
+        goal: the maximum of the value, None if there is none.
+        at_least: True if the goal is a minimum instead.
     """
 
     name: str
@@ -142,7 +142,7 @@ def ratio(times: Times, first: str, second: str) -> float:
 
 
 def medians(times: Times, prefix: str = "") -> list[Figure]:
-    """Return the median seconds of each."""
+    """Return the median seconds of each work."""
     return [Figure(f"{prefix}{name}", statistics.median(own), "s") for name, own in times.items()]
 
 

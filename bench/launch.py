@@ -6,10 +6,10 @@ Arrays are pallasc's own device arrays, objects with `__cuda_array_interface__`,
 torch if torch with CUDA 13 is installed, on a stand-in of the CUDA runtime. `plain: …` are launches
 without the C library.
 
-Goals for tensors and device arrays, in raw calls: at most 2 unchecked, 3 checked, and 10 for a
-torch operator that allocates. With 2,048 sets of addresses in turn, a launch takes at most 1.5
-times as long as with 512. A call that allocates takes with `stream=` at most twice as long as
-without. Launches without the C library have no goal.
+Goals for tensors and device arrays: an unchecked launch takes at most 2 times as long as the raw
+call, a checked launch 3 times, and a torch operator that allocates 10 times. With 2,048 sets of
+addresses in turn, a launch takes at most 1.5 times as long as with 512. With `stream=`, a call that
+allocates takes at most twice as long as without. Launches without the C library have no goal.
 """
 
 import functools
@@ -93,20 +93,20 @@ def one_way(environment: dict[str, str], kind: str, rounds: int, prefix: str) ->
 
 
 class Timer:
-    """Times works in turn and often, in slices so short that a busy machine leaves some alone."""
+    """Times works in turn, in slices so short that other programs do not disturb all of them."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
         self._work: dict[str, tuple[Callable[[], object], int]] = {}
 
     def add(self, name: str, work: Callable[[], object], *, every: int = 1) -> None:
-        """Time something, in fewer rounds if it takes long."""
+        """Add a work to time; `every` divides the number of rounds, for works that take long."""
         for _ in range(3):
             work()
         self._work[name] = work, max(1, self._rounds // every)
 
     def run(self) -> dict[str, float]:
-        """Return the least time of each, in nanoseconds."""
+        """Return the shortest time of each work, in nanoseconds."""
         found = dict.fromkeys(self._work, math.inf)
         gc.disable()
         for _ in range(REPEATS):
@@ -132,7 +132,7 @@ def arrays(kind: str, count: int) -> list[Any]:
 
 
 class CudaArray:
-    """An array with `__cuda_array_interface__` alone."""
+    """An array with only `__cuda_array_interface__`."""
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -151,7 +151,7 @@ def four() -> Any:
 
 
 def pointers(timer: Timer, kind: str) -> None:
-    """Launch a kernel over four arrays."""
+    """Add launches of a kernel over four arrays to a timer."""
     import made
 
     kernel = made.kernel(four())
@@ -190,7 +190,7 @@ def raw() -> Callable[[], object]:
 
 
 def address_sets(timer: Timer, kind: str, count: int) -> None:
-    """Launch with different results in turn, each at its own address."""
+    """Add launches with `count` results in turn, each at its own address, to a timer."""
     import made
 
     kernel = made.kernel(four())
@@ -211,7 +211,7 @@ def here(kind: str, rounds: int) -> None:
         import standin_torch
 
         standin_torch.load()
-    # As in every program that has used the GPU before, a context is current.
+    # A context is current in every program that has used the GPU before.
     open_driver().call("cuCtxSetCurrent", get_device(0).context, what="the context")
     timer = Timer(rounds)
     pointers(timer, kind)

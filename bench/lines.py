@@ -1,11 +1,13 @@
 """Source lines of the kernels of the coverage table.
 
 Each kernel of tests/coverage is built, and compiled again with locations, for one of its
-architectures, or with `--all` for each. If the machine code is not the same byte for byte, there
-are no lines, and the variant is counted as different. XLA's own kernels have no user's lines, and
-are counted separately. A whole run takes an hour or two; `--step N` takes every Nth variant.
+architectures, or with `--all` for each. If the second machine code is not the same byte for byte,
+pallasc reports no lines, and the variant counts as different. XLA's own kernels have no lines in
+users' sources, and are counted separately. A whole run takes an hour or two; `--step N` takes every
+Nth variant.
 
-Goals: no variant is different; 95 % of the instructions of Mosaic's kernels have a user's line.
+Goals: no variant is different; 95 % of the instructions of Mosaic's kernels have a line in a user's
+source.
 """
 
 import argparse

@@ -5,11 +5,11 @@ Goals:
 * warm: a build of 1,000 variants with an empty local store and a warm remote store takes at most 3
   times as long as with a warm local store, and at most 50 requests. The next build takes at most
   1.1 times as long as with a warm local store, and no requests.
-* hostile: with none of 500 mutations of a remote's files and hostile HTTP answers
-  (`tests/cache/remote/hostile.py`) does a build get a wrong artifact, lose more than 2 s, or take
+* hostile: with 500 mutations of a remote store's files and hostile HTTP answers
+  (`tests/cache/remote/hostile.py`), no build gets a wrong artifact, loses more than 2 s, or takes
   more than 64 MB.
-* kills: after SIGKILL at random moments of pushes and pulls (`tests/cache/remote/kills.py`), all
-  stores verify.
+* kills: after SIGKILL at random moments of pushes and pulls (`tests/cache/remote/kills.py`), no
+  store is damaged.
 
 All traffic is to 127.0.0.1.
 """

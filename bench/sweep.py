@@ -63,7 +63,7 @@ EXPLAINED = {
     "test_realistic_matmul": "expects exactly a product that CPUs round differently, by 1 ulp",
     "test_cluster_launch_control[45]": "both blocks ask for work, as before `collective_axes`",
 }
-"""Tests that fail for a known reason: what each of them does."""
+"""Patterns of tests that fail for a known reason, and what each of these tests does."""
 
 
 class Outcome(NamedTuple):
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
 
 
 class Emulated:
-    """Replaces `jax.jit` and similar: functions compile for the target and run in the emulator."""
+    """Replaces `jax.jit` and similar: their functions are compiled and run in the emulator."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -84,7 +84,7 @@ class Emulated:
         self.error: BaseException | None = None
 
     def made_by(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `make` so that its functions run in the emulator."""
+        """Wrap `make` (`jax.jit` or similar): the functions that it makes run in the emulator."""
 
         @functools.wraps(make)
         def made(*args: Any, **kwargs: Any) -> Any:
@@ -148,7 +148,7 @@ class Emulated:
 
 
 def _cause(error: pallasc.PallascError) -> BaseException:
-    """Return the exception of JAX or Mosaic that led to an error, which a test may expect."""
+    """Return JAX's or Mosaic's exception behind an error, because a test may expect it."""
     cause = error.__cause__ or error.__context__
     if isinstance(error, UnsupportedError) or not isinstance(error, CompileError) or cause is None:
         return error
@@ -233,7 +233,7 @@ def _few_cases(tests: list[unittest.TestCase], most: int) -> list[unittest.TestC
 
 
 def _child(tests: list[unittest.TestCase], emulated: Emulated, target: Target, ended: Path) -> None:
-    """Run tests up to the first that is not skipped."""
+    """Run tests up to and including the first that is not skipped."""
     import jax
     from jax._src.lib import mosaic_gpu
 

@@ -2,11 +2,11 @@
 
 Without `--part`, all parts run:
 
-* pruning: the configurations that `tune plan` drops, of those that Tokamax 0.0.17 tries, judged by
-  its published winners, and of the tunings of JAX's kernels (`results/tune_pruning.json`). Goals:
-  at least half of them are dropped, and no winner. Shapes were sampled in the order of their
-  SHA-256. The sample `fit` was used to fit `tuning/plan.py`; `judge` and `later` were not. A winner
-  is kept if the artifact of its configuration is in the job.
+* pruning: how many configurations `tune plan` drops, of the configurations that Tokamax 0.0.17
+  tries and of the tunings of JAX's kernels (`results/tune_pruning.json`). Goals: at least half of
+  them are dropped, and none of Tokamax's published winners. Shapes were sampled in the order of
+  their SHA-256. The sample `fit` was used to fit `tuning/plan.py`; `judge` and `later` were not. A
+  winner is kept if the artifact of its configuration is in the job.
 * lookup: see `tune_lookup.py`.
 """
 
@@ -88,7 +88,7 @@ def make_point(index: int, number: int | None, facts: Sequence[Facts], key: str 
 
 
 def dropped(name: str, own: Pruned) -> Figure:
-    """Return the share that is dropped."""
+    """Return the share of points that are dropped."""
     share = 100 * (own.points - own.kept) / own.points
     return Figure(f"{name}: dropped", share, "%", goal=LEAST_PERCENT, at_least=True)
 

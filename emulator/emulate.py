@@ -26,11 +26,11 @@ class Variant(Protocol):
 
     @property
     def id(self) -> str:
-        """Its id."""
+        """The variant's id."""
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """Its parameters in the matrix."""
+        """The variant's values of the matrix parameters."""
 
     @property
     def artifact(self) -> Artifact:
@@ -38,7 +38,7 @@ class Variant(Protocol):
 
 
 class _Call(NamedTuple):
-    """An artifact and the arrays that it is called on, in the order of the plan's inputs."""
+    """An artifact, and the arrays of a call in the order of the plan's inputs."""
 
     artifact: Artifact
     arrays: list[Any]
@@ -52,28 +52,30 @@ def emulate(artifact: Any, *arrays: Any, **named: Any) -> Any:
     function takes those; None if it was compiled with None. The output of kernels (printf) goes to
     the standard output after the last kernel.
 
-    An artifact has no PTX for the kernels that XLA adds to Mosaic's. If `pallasc.compile` returned
-    the artifact in this process, the first call that needs this PTX compiles again.
+    An artifact has PTX only for Mosaic's kernels, not for kernels that XLA generates. If
+    `pallasc.compile` returned the artifact in this process, the first call that needs the missing
+    PTX compiles the function again.
 
     If the plan runs on several devices, the first dimension of each argument and result is the
     device.
 
     Args:
         artifact: the result of `pallasc.compile`, or a kernel of `pallasc.load`,
-            `pallasc.open_bundle` or `pallasc.open_artifact`. For a kernel, the variant that takes
-            these arrays is executed; if there is one for each of several GPUs, the first of these.
+            `pallasc.open_bundle` or `pallasc.open_artifact`. For a kernel, `emulate` executes the
+            variant that takes these arrays; if several variants differ only in their GPU, the first
+            of them.
         arrays: positional arguments.
-        named: arguments by name; for a kernel, also parameters of the matrix.
+        named: arguments by name; for a kernel, also matrix parameters, such as tile_m=128.
 
     Returns:
-        The results as NumPy arrays, in the structure that the function returns.
+        NumPy arrays, in the structure of the function's result.
 
     Raises:
         ArgumentError: `artifact` is neither an artifact nor a kernel; an argument is missing or
             does not fit; or several variants take these arrays.
         CheckError: a kernel accesses memory out of bounds, deadlocks, or fails an assertion.
         UnsupportedError: the emulator does not support an instruction of a kernel, or a kernel
-            has no PTX, as in bundles without it and in entries of the store.
+            has no PTX, because it comes from the store or from a bundle without PTX.
         CompileError: the sources of the artifact have changed, so its PTX cannot be found.
     """
     call = _bound(artifact, arrays, named)
@@ -147,13 +149,13 @@ def _passed(value: Any, binding: Binding, kernel: str, devices: int) -> npt.NDAr
 
     Args:
         value: the argument.
-        binding: the array that it is passed for.
+        binding: the input of the plan that the argument is for.
         kernel: the kernel's name in messages.
         devices: number of devices that run the kernel together; with several, the first dimension
             of the array is the device.
 
     Raises:
-        ArgumentError: it cannot be read as an array, or has another dtype or shape.
+        ArgumentError: the argument cannot be read as an array, or has another dtype or shape.
     """
     what = f"{kernel}: {binding.path or 'the argument'}"
     array = _read(value, what)
@@ -206,7 +208,7 @@ def _variants(kernel: Any) -> Sequence[Variant]:
     """Return the variants of a kernel of the runtime.
 
     Raises:
-        ArgumentError: it is not a kernel.
+        ArgumentError: `kernel` is not a kernel of the runtime.
     """
     variants = getattr(kernel, "variants", None)
     if isinstance(variants, tuple) and all(hasattr(each, "params") for each in variants):
@@ -219,7 +221,7 @@ def _variants(kernel: Any) -> Sequence[Variant]:
 
 
 def _missing_ptx(artifact: Artifact) -> Mapping[str, str]:
-    """Return the PTX of the kernels that come without it, by the digest of their cubin."""
+    """Find the PTX of the kernels that have none in the artifact, by the digest of their cubin."""
     lacking = [kernel for kernel in artifact.kernels if kernel.ptx is None]
     if not lacking:
         return {}

@@ -1,8 +1,8 @@
-"""Runs a launch plan: buffers, fills, copies and launches, on as many devices as it requires.
+"""Runs a launch plan: buffers, fills, copies and launches, on as many devices as the plan requires.
 
-A kernel that is ready to run has one function for each instruction. Arrays are converted to bytes
-of device memory and back, in the layout that the plan specifies; elements of fewer than eight bits
-are packed, the first in the low bits.
+A `Program` is a kernel with one function per instruction. `to_bytes` and `from_bytes` convert
+arrays to device memory and back, in the plan's layout; elements of fewer than eight bits are
+packed, the first in the low bits.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Program:
     template: tuple[np.ndarray, ...]
     specials: tuple[tuple[int, str], ...]
     symbols: tuple[tuple[int, str, int], ...]
-    offsets: Mapping[str, int]  # of variables in shared and local memory, of parameters
+    offsets: Mapping[str, int]  # by name: shared and local variables, parameters
     static_shared: int
     local_bytes: int
     globals: Mapping[str, Variable]
@@ -135,8 +135,7 @@ def assemble(module: Module, name: str, *, identity: Hashable = None) -> Program
         identity: identifies the module; None if no other program shares it.
 
     Raises:
-        UnsupportedError: it has an instruction, or a part of one, that the emulator does not
-            support.
+        UnsupportedError: the emulator does not support one of its instructions.
     """
     kernel = module.kernel(name)
     builder = Builder(kernel)
@@ -168,7 +167,7 @@ def assemble(module: Module, name: str, *, identity: Hashable = None) -> Program
 
 
 def _with_shared(kernel: Kernel, module: Module, used: set[str]) -> Kernel:
-    """Return a kernel with the shared variables of its module that it uses."""
+    """Add to a kernel the module's shared-memory variables that it uses."""
     own = {variable.name for variable in kernel.variables}
     shared = [v for v in module.variables if v.space == "shared" and v.name in used - own]
     return replace(kernel, variables=(*kernel.variables, *shared))
@@ -225,7 +224,7 @@ def _product_registers(kernel: Kernel) -> frozenset[int]:
 
 
 def _watched(run: Step, instruction: Instruction, products: frozenset[int]) -> Step:
-    """Notify the observer when an instruction uses registers of a wgmma."""
+    """Extend a step: report its uses of wgmma registers to the observer."""
     writes = [n for o in instruction.results for n in register_numbers(o) if n in products]
     reads = [n for o in instruction.sources for n in register_numbers(o) if n in products]
     if not reads and not writes:
@@ -357,7 +356,7 @@ def to_bytes(array: npt.ArrayLike, binding: Binding) -> npt.NDArray[np.uint8]:
     """Convert an array to the bytes passed to a kernel.
 
     Raises:
-        ArgumentError: its dtype or shape differs from the binding's.
+        ArgumentError: the array's dtype or shape differs from the binding's.
     """
     values = np.asarray(array)
     dtype = numpy_dtype(binding.dtype)
@@ -440,9 +439,9 @@ _MOST_REGISTERS = 255
 def _registers(resources: KernelResources, step: Launch, ptx: str) -> int:
     """Return the initial number of registers per thread, 0 if it never changes.
 
-    ptxas gives a kernel as many registers as `setmaxnreg.inc` requests, or as many as its number of
-    threads allows. If it gave fewer, it dropped these instructions, as ptxas 13 does on sm_120a if
-    they request 256.
+    ptxas gives a kernel as many registers as `setmaxnreg.inc` requests, or as its number of threads
+    allows. If a kernel has fewer, ptxas has dropped its `setmaxnreg` instructions: ptxas 13 does so
+    on sm_120a if they request 256.
     """
     asked = max(map(int, _INCREASE.findall(ptx)), default=0)
     left = REGISTERS_PER_SM // math.prod(step.block) // 8 * 8
@@ -481,10 +480,11 @@ class PlanRun:
         return self.artifact.plan
 
     def run(self, inputs: Sequence[Sequence[npt.ArrayLike]]) -> list[list[Array]]:
-        """Run the plan on the inputs of each device, and return the outputs of each.
+        """Run the plan on the inputs of each device, and return each device's outputs.
 
         Raises:
-            ArgumentError: devices, arrays, dtypes or shapes differ from the plan's.
+            ArgumentError: the numbers of devices or arrays, the dtypes, or the shapes differ from
+                the plan's.
             Fault: a kernel executed an invalid operation.
             UnsupportedError: the plan has a step that is not supported here.
         """
@@ -551,7 +551,7 @@ class PlanRun:
         self.machine.memory.unmap_parts()
 
     def _room(self, step: Launch, resources: KernelResources) -> tuple[int, str]:
-        """Return the number of clusters that the artifact's GPU holds at once, and the reason."""
+        """Return how many clusters run on the artifact's GPU at once, and text that explains it."""
         target = self.artifact.target
         count, each = model_figure(target, "sm_count"), blocks_per_sm(step, resources, target)
         blocks = "1 block" if each == 1 else f"{each} blocks"
@@ -562,7 +562,7 @@ class PlanRun:
         """Return the PTX that a launch runs.
 
         Raises:
-            UnsupportedError: there is none.
+            UnsupportedError: the kernel has no PTX.
         """
         if step.cubin in self.ptx:
             return self.ptx[step.cubin]
@@ -586,10 +586,10 @@ class PlanRun:
         return bytes(data)
 
     def _array_address(self, array: Pointer, device: int, table: PeerTable | None) -> int:
-        """Return an address from which no other array of the buffer can be reached.
+        """Return an address for an array, mapped so that accesses cannot reach other arrays.
 
-        A kernel with a table of peers gets the plain address instead, because it compares addresses
-        with those in the table.
+        A kernel with a table of peers gets the array's own address instead, because it compares
+        this address with addresses in the table.
         """
         region = self.buffers[device][array.buffer]
         size = array.size or region.size - array.offset
@@ -636,7 +636,7 @@ class PlanRun:
 
 
 class _Memory:
-    """The buffers of one device, as fills and copies use them."""
+    """The buffers of one device, with the methods that fills and copies need."""
 
     def __init__(self, buffers: Sequence[Region]) -> None:
         self._buffers = buffers

@@ -126,16 +126,17 @@ class Kernel(Variants):
     Args:
         name: the kernel's name.
         candidates: its variants, at least one.
-        checks: check dtype, shape, contiguity and device of each array at each launch. If False,
-            only new addresses are checked, and wrong arrays give wrong results.
-        is_by_digest: JAX programs refer to its cubins by digest instead of containing them.
-        rules: the gradients and the batched form that were declared on the kernel that this one is
-            derived from; see `defvjp` and `defvmap`.
+        checks: if True, check dtype, shape, contiguity and device of each array at each launch. If
+            False, wrong arrays give wrong results.
+        is_by_digest: if True, JAX programs refer to its cubins by digest instead of containing
+            them.
+        rules: gradients and batched form, shared with the kernel that this kernel is derived from;
+            see `defvjp` and `defvmap`.
 
     Attributes:
         name, checks, is_by_digest, rules: as given.
         variants: the candidates.
-        launch: the function that calls currently go through.
+        launch: the function behind `kernel(…)`: after a first call, in the C extension if possible.
     """
 
     def __init__(
@@ -167,8 +168,8 @@ class Kernel(Variants):
 
         Raises:
             ArgumentError: an array or the stream is not valid for the kernel.
-            SelectionError: no variant fits the GPU and the arrays, or several do.
-            DeviceError: the driver or the GPU cannot do it.
+            SelectionError: no variant fits the GPU and the arrays, or several variants fit.
+            DeviceError: the driver or the GPU is missing or reports an error.
         """
         return self.launch(*arrays, stream=stream, **named)
 
@@ -260,16 +261,17 @@ class Kernel(Variants):
     def preload(self, device: Any = None) -> None:
         """Load all variants that a call could select on a device.
 
-        Then the first call need not load any, and a graph capture, which cannot, need not either.
-        For a tuned kernel, these are the variants that its table selects for the device.
+        Otherwise, the first call of a variant loads it, which is not possible during a graph
+        capture. Of a tuned kernel, only the variants are loaded that its table selects for the
+        device.
 
         Args:
             device: the GPU: its number, `"cuda:0"`, or a framework's device object; None for the
                 current GPU.
 
         Raises:
-            ArgumentError: it is not a GPU, or there is no GPU with that number.
-            SelectionError: no variant can run there.
+            ArgumentError: `device` is not a GPU, or there is no GPU with that number.
+            SelectionError: no variant can run on the device.
             DeviceError: a variant cannot be loaded.
         """
         gpu = get_device(device_ordinal(device))
@@ -322,7 +324,7 @@ class Kernel(Variants):
             device: the GPU, as for `preload`; None for any GPU of this machine.
 
         Raises:
-            ArgumentError: it is not a GPU.
+            ArgumentError: `device` is not a GPU.
             CorruptError: an artifact is damaged.
         """
         return availability(self.selector, device)
@@ -383,7 +385,7 @@ class Kernel(Variants):
     def _resolve(
         self, arrays: Sequence[Any], named: Mapping[str, Any], device: Any
     ) -> tuple[Kernel, tuple[ArrayType, ...], Padding | None]:
-        """Return the variants for a call, the array types that these take, and the padding."""
+        """Return a kernel with the variants for a call, the array types they take, and padding."""
         form = self if self.forms is None else self.forms.choose(arrays, named)
         leaves, kernel = form.bind(arrays, named)
         types = tuple(self._types(leaves))

@@ -7,8 +7,8 @@ The bundles of a package are:
 3. Providers: entry points in the group `pallasc.bundles`. The entry point's name is the package
    that gets the kernels; its value is the package with the bundles, or `package:file`.
 
-Neither the package nor a provider is imported, so a library can load its kernels while it is being
-imported itself. For a dotted name, the parent packages are imported.
+Neither the package nor a provider is imported, so a library can load its kernels during its own
+import. For a dotted name, the parent packages are imported.
 
 Opening a bundle reads the file's header and catalog and checks its signatures. Looking up a kernel
 reads the manifest entries of its variants, which show whether a variant can run: architecture,
@@ -111,7 +111,7 @@ def package_folders(package: str | ModuleType) -> list[Traversable]:
     """Return the folders of a package, possibly inside a zip file; none if it is not installed.
 
     Raises:
-        ToolError: it is a module, not a package.
+        ToolError: `package` is a module, not a package.
     """
     spec = _spec_of(package)
     return [] if spec is None else _folders(spec)
@@ -167,7 +167,7 @@ def _is_of(package: str, file: Path) -> bool:
 
 
 def _check_somebodys(file: Path) -> None:
-    """Check that a file is named after an installed package; otherwise nothing would load it."""
+    """Check that a file is named after an installed package; otherwise no package would load it."""
     owner = file.name.removesuffix(SUFFIX).partition("-")[0]
     if _is_name(owner) and _spec_of(owner) is not None:
         return
@@ -269,10 +269,10 @@ class Bundled(Candidate):
         bundle: the bundle that contains it.
         entry: its manifest entry.
         origin: where the bundle comes from.
-        origins: the origins of all bundles opened together with it.
+        origins: the origins of all bundles opened together with this bundle.
 
     Attributes:
-        entry: its entry in the bundle.
+        entry: as given.
     """
 
     def __init__(
@@ -290,7 +290,7 @@ class Bundled(Candidate):
         """The compiled artifact. Its record is read on first access, its blobs on demand.
 
         Raises:
-            CorruptError: it is damaged, or does not match the manifest.
+            CorruptError: the artifact is damaged, or does not match the manifest.
             SpecError: the bundle was closed.
         """
         return self._bundle.artifact(self.entry)
@@ -304,7 +304,7 @@ class Bundled(Candidate):
 
 
 class Bundles:
-    """Open bundles whose variants are offered together.
+    """Open bundles that provide kernels together.
 
     Args:
         files: the bundles to open.
@@ -363,7 +363,7 @@ class Bundles:
         return list(taken.values())
 
     def _ranked(self, name: str) -> Iterator[Bundled]:
-        """Yield the variants of a kernel: for each architecture, those with the lowest rank."""
+        """Yield the variants of a kernel: per architecture, from bundles of the lowest rank."""
         ranks: dict[str, int] = {}
         for file, bundle in self._opened:
             for entry in bundle.entries(name):
@@ -461,7 +461,7 @@ class Kernels(Mapping[str, Kernel]):
         """Return a kernel.
 
         Raises:
-            NoSuchKernelError: there is none with this name; `get` returns its default instead.
+            NoSuchKernelError: no kernel has this name; `get` returns its default instead.
             CorruptError: the manifest of a bundle is damaged.
             SelectionError: two bundles have different artifacts for a variant.
         """
@@ -540,7 +540,7 @@ def open_artifact(artifact: Artifact, *, name: str | None = None, checks: bool =
         checks: as for `Kernel`.
 
     Raises:
-        ArgumentError: this is not an artifact.
+        ArgumentError: `artifact` is not an artifact.
     """
     if not isinstance(artifact, Artifact):
         raise ArgumentError(
@@ -570,7 +570,7 @@ def open_bundle(
 
     Raises:
         SpecError: the bundle or a key file cannot be read, or a key path is relative.
-        CorruptError: it is not a bundle, is damaged, or lacks a required signature.
+        CorruptError: the file is not a bundle, is damaged, or lacks a required signature.
         ToolError: a signature is required, and the cryptography package is missing.
     """
     file = Path(path)
@@ -585,7 +585,7 @@ def load(
     trusted: Keys | Iterable[Keys] | None = None,
     require_signature: bool | None = None,
 ) -> Kernels:
-    """Return the kernels of an installed package: its own, and those that providers add.
+    """Return the kernels of an installed package, from its own bundles and from providers.
 
     Each call opens the bundles again, so call `load` only once: `kernels = pallasc.load(__name__)`
     in the package itself. The package is not imported.

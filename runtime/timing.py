@@ -1,8 +1,8 @@
-"""Time launches on the GPU's own clock, with an event in the stream before and after each.
+"""Time launches on the GPU's own clock, with an event in the stream before and after each launch.
 
-A measured launch must never wait for this process. So before each, the GPU writes to memory of
-twice the size of the L2 cache, which takes longer than enqueueing the launch. The write also evicts
-the arrays from the cache; to measure with a warm cache, an unmeasured launch follows it.
+A measured launch must never wait for this process. So the GPU first fills memory of twice the size
+of its L2 cache, which takes longer than enqueueing the launch. The fill also evicts the arrays from
+the cache; to measure with a warm cache, an unmeasured launch follows the fill.
 
 The GPU's clock, temperature and throttling during the measurement come from NVML, which is part of
 the driver and creates no context on the GPU. `cuda.bindings.nvml` is part of cuda-bindings 13; if
@@ -45,11 +45,11 @@ def time_launches(
         pointers: addresses of the inputs, then of the results.
         repeats: number of measured launches, at least one.
         warmup: number of unmeasured launches before them.
-        cold: measure with none of the arrays in the L2 cache.
+        cold: if True, no array is in the L2 cache when a measured launch starts.
 
     Raises:
         ArgumentError: an address is not valid for the kernel.
-        DeviceError: the GPU cannot do it.
+        DeviceError: a launch fails, or cannot be timed.
     """
     with active(device):
         steps = len(route.candidates[0].artifact.plan.steps)
@@ -82,10 +82,10 @@ def time_calls(
         device: the GPU to run on.
         repeats: number of measured calls, at least one.
         warmup: number of unmeasured calls before them.
-        cold: measure with none of the arrays in the L2 cache.
+        cold: if True, no array is in the L2 cache when a measured call starts.
 
     Raises:
-        DeviceError: the GPU cannot do it.
+        DeviceError: a call fails, or cannot be timed.
     """
     what, launch = f"{work.name} cannot be timed on {device}", work.launch
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def _make_launch(route: Route, device: Device, pointers: Sequence[int]) -> Calla
 
 
 def _make_flush(driver: Driver, device: Device, steps: int, what: str) -> Callable[[], None]:
-    """Return a function that enqueues writes which keep the GPU busy and flush its L2 cache."""
+    """Return a function that enqueues writes that keep the GPU busy and flush its L2 cache."""
     size_bytes = max(2 * l2_bytes(driver, device), _SMALLEST_FLUSH_BYTES)
     memory = DeviceArray((size_bytes,), "u8", device.ordinal)
     rounds = 1 + steps // _STEPS_FOR_EACH_FLUSH
@@ -181,7 +181,7 @@ class Conditions:
         self.missing = missing
 
     def read(self) -> dict[str, object]:
-        """Return the current values, with the field names of a result line."""
+        """Return clock, temperature and throttling, by the field names of tuning results."""
         nvml = self._nvml
         if nvml is None:
             return {}
@@ -206,7 +206,7 @@ class Conditions:
             return ""
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return the answer, None if this GPU, driver or version of cuda-bindings has none."""
+        """Return a query's result, None if the GPU, driver or cuda-bindings does not support it."""
         try:
             return question()
         except (self._nvml.NvmlError, RuntimeError, AttributeError):

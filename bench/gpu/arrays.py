@@ -1,4 +1,4 @@
-"""Arrays of a variant in every framework, from numpy arrays and back."""
+"""Convert a variant's numpy arrays to arrays of every framework, and results back to numpy."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

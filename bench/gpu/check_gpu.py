@@ -72,8 +72,8 @@ class Check:
     """One run of the command.
 
     Args:
-        options: of the command line.
-        results: where lines are written.
+        options: the options of the command line.
+        results: the file for results.
         known: the results of earlier runs.
         site: a temporary folder with packages.
     """
@@ -108,7 +108,7 @@ class Check:
         os._exit(128 + number)
 
     def machine(self) -> dict[str, Any] | None:
-        """Describe the machine; None, and a line that says why, if no GPU can be used."""
+        """Describe the machine; if no GPU can be used, write the reason and return None."""
         unit = Unit("machine", f"run {self._results.run}")
         self.schedule.run([unit], at_once=1, until=self.schedule.ends_at)
         machines = Known.read(self._results.path).machines

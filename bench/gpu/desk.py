@@ -1,4 +1,4 @@
-"""The workplace of a unit: the packed folder, the options, and the lines that it writes."""
+"""What the code of a unit uses: the packed folder, the options, and functions to write results."""
 
 import importlib
 import traceback
@@ -17,13 +17,13 @@ class MissingError(Exception):
 
 @dataclass
 class Desk:
-    """The workplace of a unit.
+    """Input and output of a unit, the work of one process (`schedule.py`).
 
     Attributes:
         folder: the packed folder.
-        unit: its id.
-        results: where its lines are written.
-        options: of the command, see `check_gpu.py`.
+        unit: the unit's id.
+        results: the file for the unit's results.
+        options: options of the command, see `check_gpu.py`.
     """
 
     folder: Path
@@ -33,7 +33,7 @@ class Desk:
 
     @property
     def name(self) -> str:
-        """The name of the unit in its part."""
+        """The unit's name within its part."""
         return self.unit.partition("/")[2]
 
     def variant(self) -> Carried:
@@ -45,7 +45,7 @@ class Desk:
         self.results.write("thing", unit=self.unit, what=what, **values)
 
     def ask(self, what: str, work: Callable[[], Mapping[str, Any]]) -> None:
-        """Write a result, or why there is none.
+        """Do some work, and write its result, or why there is none.
 
         Raises:
             DriverError: the work failed, and the process cannot use the GPU any more.
@@ -73,7 +73,7 @@ def need(name: str) -> Any:
     """Import a package that may be missing here.
 
     Raises:
-        MissingError: it cannot be imported.
+        MissingError: the package cannot be imported.
     """
     try:
         return importlib.import_module(name)
@@ -85,7 +85,7 @@ def need_torch() -> Any:
     """Import torch with a GPU.
 
     Raises:
-        MissingError: it finds none.
+        MissingError: torch is missing, or finds no GPU.
     """
     torch = need("torch")
     if not torch.cuda.is_available():
@@ -97,7 +97,7 @@ def need_jax() -> Any:
     """Import JAX with a GPU.
 
     Raises:
-        MissingError: it finds none.
+        MissingError: JAX is missing, or finds no GPU.
     """
     jax = need("jax")
     try:

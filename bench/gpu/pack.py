@@ -2,13 +2,14 @@
 
 Usage: pack.py FOLDER [--there FILE] [--targets h100-sxm] [-k TEXT] [--store STORE]
 
-It contains bundles of the library kernels and of JAX's own kernels over their tunings; a package
-with a bundle; a function exported with `jax.export`; the wheels of pallasc and of the packages that
-it needs; and the scripts. `MANIFEST.json` has the digest of each file. Packing needs
+The folder has bundles of the library kernels and of JAX's own kernels with all their tunings; a
+package with a bundle; a function exported with `jax.export`; the wheels of pallasc and of the
+packages that it needs; and the scripts. `MANIFEST.json` has the digest of each file. Packing needs
 a C compiler, and the network for other packages' wheels; it needs no GPU.
 
-FILE is the output of `python3 -m pip list --format=freeze` on that machine. Packages in it are left
-out. The JAX here must have the same version, because JAX compiles the same kernels there.
+FILE is the output of `python3 -m pip list --format=freeze` on that machine: the folder leaves out
+these packages. JAX must have the same version here and there, because it compiles the same kernels
+on that machine.
 """
 
 import argparse
@@ -171,7 +172,7 @@ def read_there(file: Path) -> dict[str, str]:
     """Return the packages of `pip list --format=freeze` by name.
 
     Raises:
-        SystemExit: there are none.
+        SystemExit: the file lists no packages.
     """
     lines = re.findall(r"^([\w.-]+)(?:==| @ )(.+)$", file.read_text(), re.MULTILINE)
     if not lines:

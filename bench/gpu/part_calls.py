@@ -27,12 +27,12 @@ _THREADS, _CALLS = 8, 50
 
 
 def units(folder: Path, machine: Mapping[str, Any], options: Mapping[str, Any]) -> list[Unit]:
-    """Return a unit for each way."""
+    """Return a unit for each way to call."""
     return [Unit("calls", name, 120, 8) for name in WAYS]
 
 
 def run(desk: Desk) -> None:
-    """Call in one way."""
+    """Call in the way that the unit names."""
     desk.ask("numbers", lambda: WAYS[desk.name](desk))
 
 
@@ -86,7 +86,7 @@ def torch_operator(desk: Desk) -> Row:
 
 
 def torch_graph(desk: Desk) -> Row:
-    """Capture a launch with torch, and replay it on other numbers."""
+    """Capture a launch with torch, and replay it with other inputs."""
     torch = need_torch()
     kernel = open_add(desk)
     kernel.preload()
@@ -105,7 +105,7 @@ def torch_graph(desk: Desk) -> Row:
 
 
 def driver_graph(desk: Desk) -> Row:
-    """Capture a launch with the driver alone, and replay it on other numbers."""
+    """Capture a launch with the driver alone, and replay it with other inputs."""
     from pallasc.runtime.device.devices import active, get_device
 
     kernel = open_add(desk)
@@ -188,7 +188,7 @@ def jax_export(desk: Desk) -> Row:
 
 
 def tune_run(desk: Desk) -> Row:
-    """Run `pallasc tune run` over tunings of a kernel, preferably one without a reference."""
+    """Run `pallasc tune run` over tunings of a kernel, if possible a kernel without a reference."""
     jobs = list((desk.folder / "tune").glob("*.pallasc"))
     if not jobs:
         raise MissingError("no tunings were packed")

@@ -80,7 +80,7 @@ class Timer:
         self._work[name] = work
 
     def run(self) -> dict[str, dict[str, float]]:
-        """Return the median nanoseconds of each, and the median ratio to the raw call."""
+        """Return the median nanoseconds of each work, and the median ratio to the raw call."""
         times: dict[str, list[float]] = {name: [] for name in self._work}
         ratios: dict[str, list[float]] = {name: [] for name in self._work}
         gc.disable()
@@ -148,7 +148,7 @@ def _triton(timer: Timer, desk: Desk) -> None:
 
 
 def _jax(timer: Timer, desk: Desk) -> None:
-    """Call a kernel that adds: JAX's jit of the function, and ours with JAX's arrays."""
+    """Call the function `add` under JAX's jit, and pallasc's kernel with JAX's arrays."""
     from part_times import jitted
     from references import make_inputs
 

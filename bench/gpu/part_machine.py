@@ -39,7 +39,7 @@ def run(desk: Desk) -> None:
 
 
 def installed(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of those packages that are installed."""
+    """Return the version of each of these packages that is installed."""
     found = {}
     for name in names:
         try:

@@ -1,7 +1,7 @@
 """Kernel times, warm and with a cold L2 cache, against JAX and torch.
 
 Times come from events around launches. JAX launches into its own stream, so times in JAX come from
-its profiler (CUPTI): for JAX's own compilation of the function, and for our kernel inside `jit`.
+its profiler (CUPTI): for the function as JAX compiles it, and for pallasc's kernel inside `jit`.
 """
 
 import math
@@ -24,7 +24,7 @@ AT_ONCE = 1
 
 _WARMUP = 25
 _MOST_RESULTS = 50
-"""Launches under JAX's profiler, which keeps all results."""
+"""Maximum number of launches under JAX's profiler, which keeps all results in memory."""
 _P90 = 0.9
 
 Row = dict[str, Any]
@@ -107,7 +107,7 @@ class Timed:
         return {"clocks": gpu_state()}
 
     def ours(self) -> Row:
-        """Time our launches."""
+        """Time pallasc's launches."""
         from pallasc.runtime.device.devices import get_device
         from pallasc.runtime.timing import time_launches
 
@@ -117,7 +117,7 @@ class Timed:
         return _both(launches, self._options)
 
     def jax(self) -> Row:
-        """Time JAX's compilation of the function, and our kernel inside `jit`."""
+        """Time the function as JAX compiles it, and pallasc's kernel inside `jit`."""
         import numpy as np
 
         jax = need_jax()
@@ -138,7 +138,7 @@ class Timed:
         return {**found, "pallasc_to_jax": ratio, "same_bytes": results[0] == results[1]}
 
     def torch(self) -> Row:
-        """Time the same operation of torch."""
+        """Time torch's operation for the same result."""
         from pallasc.runtime.device.devices import get_device
         from pallasc.runtime.timing import Work, time_calls
 
@@ -149,10 +149,10 @@ class Timed:
 
 
 def torch_rival(variant: Carried, tensors: Mapping[str, Any]) -> tuple[str, Callable[[], Any]]:
-    """Return the same operation of torch: its name, and the call.
+    """Return torch's operation for the same result: its name, and the call.
 
     Raises:
-        MissingError: there is none for this kernel.
+        MissingError: this kernel is not compared with torch.
     """
     import torch
     from torch.nn import functional

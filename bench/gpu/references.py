@@ -1,7 +1,7 @@
-"""Inputs of kernels, their right results by numpy alone, and the comparison.
+"""Inputs of kernels, the correct results, computed by numpy alone, and the comparison.
 
-Right results are computed only for some rows of the output: the first, the last, and one in each of
-several equal strips, so that every tile of a kernel has elements that are compared.
+Correct results are computed only for some rows of the output: the first, the last, and one in each
+of several equal strips, so that elements of every tile of a kernel are compared.
 """
 
 import math
@@ -15,7 +15,7 @@ from carried import Carried
 
 Arrays = Mapping[str, Any]
 Reference = Callable[[Arrays, Mapping[str, Any], Any], Any]
-"""(inputs, static arguments, rows) -> the right result of these rows, in float32."""
+"""(inputs, static arguments, rows) -> the correct result of these rows, in float32."""
 
 
 class Judge:
@@ -34,7 +34,7 @@ class Judge:
         self._first: bytes | None = None
 
     def compare(self, got: Any) -> dict[str, Any]:
-        """Compare a result; `same_bytes` is True if it equals the first result that was given."""
+        """Compare a result; `same_bytes` is True if it equals the first compared result."""
         variant = self._variant
         if self._wanted is None:
             self._rows = sample_rows(variant, got.shape, self._count)

@@ -7,7 +7,7 @@ Every line is an object with `event`, `at` (seconds since 1970) and `run` (1, 2,
 * `begin`: `unit` is started, in its own process
 * `thing`: a result of `unit`: its name `what`, and values; or `missing`, the reason why it cannot
   be measured here; or `error`, the error with all causes
-* `end`: `unit` is over: `status`, `seconds`, and `reason` and `said`, if any
+* `end`: `unit` is over: `status`, `seconds`, and after a failure `reason` and `said`, its output
 * `over`: the run is over: `seconds`, `left` (units left for the next run, by part)
 
 A later line for the same `unit` and `what` replaces an earlier one. A truncated line is ignored;
@@ -27,7 +27,7 @@ from typing import Any
 FILE = "results.jsonl"
 SCHEMA = 2
 FINAL = ("done", "failed", "died", "timeout", "abandoned", "skipped")
-"""Statuses after which a unit is not run again; a unit that the end of a run has `cut` is."""
+"""Statuses after which a unit is not run again. A unit that the end of a run `cut` is run again."""
 
 Row = Mapping[str, Any]
 

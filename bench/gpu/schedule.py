@@ -15,7 +15,7 @@ from typing import Any
 from results import Known, Results
 
 _MOST_BEGINS = 3
-"""A unit that was started this often without ending may crash the machine: it is abandoned."""
+"""A unit that was started this often and never ended is abandoned: it may crash the machine."""
 _MOST_SAID = 4000
 _DYING_S = 10
 
@@ -27,9 +27,9 @@ class Unit:
     Attributes:
         part, name: `part/name` is its id.
         limit_s: time limit.
-        needs_s: time that it usually takes; if less is left, it is not started.
+        needs_s: time that it usually takes; if less time is left, it is not started.
         environment: additional variables of its process.
-        reason: why it is not run on this machine, None if it is.
+        reason: why it cannot run on this machine, None if it can.
     """
 
     part: str
@@ -41,7 +41,7 @@ class Unit:
 
     @property
     def id(self) -> str:
-        """Its id in results."""
+        """The unit's id in results."""
         return f"{self.part}/{self.name}"
 
 
@@ -50,10 +50,10 @@ class Schedule:
     """Runs units within the budget of a run.
 
     Attributes:
-        results: where lines are written.
-        known: the results of earlier runs, and of this one.
+        results: the file for results.
+        known: the results of earlier runs and of this run.
         command: unit -> its command.
-        environment: of all processes.
+        environment: environment variables of all processes.
         ends_at: `time.monotonic()` when everything must be over.
         patience: factor for all time limits.
     """

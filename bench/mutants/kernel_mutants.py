@@ -1,8 +1,8 @@
-"""Find out which mutants of kernels the levels of `pallasc check` see.
+"""Measure which mutants of kernels a level of `pallasc check` finds.
 
-Mutants are modules with a spec for each kernel, which `pallasc check` builds and checks as it does
-a user's. Artifacts and results are kept in the store of the folder, so that what was interrupted
-goes on where it was.
+Each mutant is written as a module, and each kernel has a spec for its mutants, which `pallasc
+check` builds and checks like a user's spec. Artifacts and results stay in a store in the folder, so
+that an interrupted run continues there.
 """
 
 import ast
@@ -20,7 +20,7 @@ from kernel_mutations import Mutant, mutants, sample
 from mutated_kernels import Subject
 
 NEAR = 5
-"""Lines between a mutation and a line that is told near it, at most."""
+"""Maximum number of lines between a mutation and a finding that counts as near."""
 NOT_FOUND = ("nothing", "warning", "not checked")
 NOT_RUN = ("same code", "not compiled")
 _KINDS = {
@@ -34,7 +34,7 @@ _KINDS = {
     "missing-proxy-fence": "race",
     "accumulator-before-wait": "race",
 }
-"""By rule; others are faults."""
+"""Kinds of findings by rule; findings of other rules are faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,37 +47,37 @@ class Case:
 
     @property
     def id(self) -> str:
-        """Its name."""
+        """The name of the case."""
         what = "unchanged" if self.mutant is None else self.mutant.name
         return f"{self.subject.name}/{what}"
 
     @property
     def module(self) -> str:
-        """The module that holds its source."""
+        """The name of the module with the case's source."""
         return f"{self.subject.name}_{self.number:03d}"
 
     @property
     def source(self) -> str:
-        """The text of that module."""
+        """The source of the module."""
         return self.subject.source() if self.mutant is None else self.mutant.source
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a level says of a case.
+    """The result of a level for a case.
 
     Attributes:
-        id: of the case.
-        found: "numbers", "race", "deadlock", "fault", by the first finding; "warning": what kernels
-            have which work; "nothing"; "same code" as the unchanged kernel; "not compiled";
-            "not checked".
-        rule: of the first finding.
-        message: of the first finding; why it was not checked, or not compiled.
+        id: the case's id.
+        found: kind of the first finding: "numbers", "race", "deadlock", or "fault"; "warning": only
+            notes, which correct kernels also have; "nothing"; "same code" as the unchanged kernel;
+            "not compiled"; "not checked".
+        rule: rule of the first finding.
+        message: message of the first finding, or why the case was not checked or not compiled.
         seconds: how long the level took.
-        lines: of its source, those that the findings name, the first finding's first.
-        distance: lines between the mutation and the nearest of them; None without any.
-        in_function: whether one of them lies in the function that is changed.
-        stopped: its compilation or the check took too long.
+        lines: lines of the case's source that findings name, the lines of the first finding first.
+        distance: lines between the mutation and the nearest of `lines`; None if there are none.
+        in_function: True if one of `lines` is in the function that is changed.
+        stopped: True if the compilation or the check took too long.
     """
 
     id: str
@@ -103,7 +103,7 @@ def cases(chosen: Iterable[Subject], *, most: int = 99) -> Iterator[Case]:
 
 
 def write(folder: Path, subject: Subject, wanted: Sequence[Case]) -> Path:
-    """Write the modules of cases of a subject, its inputs and a spec; return the spec."""
+    """Write a subject's inputs, the modules of its cases and their spec; return the spec's path."""
     own = Path(references.__file__).read_text(encoding="utf-8")
     (folder / "references.py").write_text(own, encoding="utf-8")
     np.savez(folder / f"{subject.name}.npz", **subject.inputs())  # type: ignore[arg-type]
@@ -133,9 +133,9 @@ def measure(
     jobs: int = 2,
     timeout_s: int = 120,
 ) -> dict[str, Outcome]:
-    """Return what `pallasc check` says of cases at a level, by their ids.
+    """Check cases at a level; return the outcomes by the cases' ids.
 
-    A case must come with the unchanged kernel for its code to be known as the same.
+    "same code" is detected only for kernels whose unchanged case is in `chosen`, too.
     """
     outcomes: dict[str, Outcome] = {}
     for subject in {case.subject.name: case.subject for case in chosen}.values():
@@ -153,7 +153,7 @@ def measure(
 
 
 def _checked(spec: Path, level: str, jobs: int, timeout_s: int) -> dict[str, dict[str, Any]]:
-    """Return the report of `pallasc check` on each variant, by its name."""
+    """Run `pallasc check`, and return its report on each variant by the variant's name."""
     command = [sys.executable, "-P", "-m", "pallasc", "check", str(spec), "--json"]
     command += ["--level", level, "--jobs", str(jobs)]
     command += ["--inputs", str(spec.with_name(f"{spec.stem.removeprefix('spec_')}.npz"))]
@@ -163,7 +163,7 @@ def _checked(spec: Path, level: str, jobs: int, timeout_s: int) -> dict[str, dic
 
 
 def outcome(case: Case, variant: Mapping[str, Any]) -> Outcome:
-    """Return what a report says of a case."""
+    """Return the outcome of a case from the report on its variant."""
     if not variant.get("results"):
         message = (variant.get("error") or {}).get("message", "")
         return Outcome(case.id, "not compiled", message=message, stopped="(--timeout)" in message)
@@ -197,7 +197,7 @@ def _lines(finding: Mapping[str, Any], case: Case) -> Iterator[int]:
 
 
 def _nearness(case: Case, lines: Sequence[int]) -> tuple[int | None, bool]:
-    """Return how near lines are to the mutation, and whether one is in the function it is in."""
+    """Return `Outcome.distance` and `Outcome.in_function` for the lines of findings."""
     mutant = case.mutant
     if mutant is None or not lines:
         return None, False

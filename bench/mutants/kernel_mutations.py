@@ -1,7 +1,7 @@
 """Mutants of kernels at source level: each differs from its source in one place.
 
-A mutant is named kernel/function:line:operator. Edits keep the number of every other line, so that
-a line of a mutant is the same line of its source.
+A mutant is named kernel/function:line:operator. Edits keep all line numbers, so that a line of a
+mutant corresponds to the line of its source with the same number.
 """
 
 import ast
@@ -24,7 +24,7 @@ _ADDED = {
     "loop": _LOOP,
     "fori_loop": _LOOP,
 }
-"""Of functions: the number of an argument, what is written after it, and the operator."""
+"""By function: the number of the changed argument, the text added to it, and the operator."""
 _ACCUMULATE = [("True", "always"), ("False", "never")]
 _OPERATORS = {ast.GtE: ">=", ast.Gt: ">", ast.Lt: "<", ast.LtE: "<="}
 
@@ -34,12 +34,12 @@ class Mutant:
     """One change to a source.
 
     Attributes:
-        function: the innermost function that is changed.
-        line: where the change begins.
-        last: the last line that it touches.
-        target: the line that a statement was moved to; that of the change where none was moved.
-        operator: what was done, and to what.
-        source: the whole source, changed.
+        function: the innermost function that contains the change.
+        line: the first line of the change.
+        last: the last line of the change.
+        target: the line that a statement was moved to; `line` if no statement was moved.
+        operator: the kind of change, and the name of what was changed.
+        source: the whole changed source.
     """
 
     function: str
@@ -51,20 +51,20 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        """Its name within its kernel."""
+        """The mutant's name within its kernel."""
         return f"{self.function}:{self.line}:{self.operator}"
 
 
 def mutants(
     source: str, functions: Sequence[str], *, own: Sequence[str] = (), swaps: Sequence[str] = ()
 ) -> list[Mutant]:
-    """Return all mutants of functions of a module, in the order of their places.
+    """Return all mutants of functions of a module, sorted by line.
 
     Args:
-        source: the module.
-        functions: its functions, at top level, that are changed.
-        own: functions inside of them that synchronise.
-        swaps: names of barriers; each is exchanged for the next one.
+        source: the module's source.
+        functions: names of the top-level functions to change.
+        own: names of the kernel's own functions that synchronize.
+        swaps: names of barriers; mutants use the next barrier of the list instead of a barrier.
     """
     maker = _Maker(source, frozenset(own), tuple(swaps))
     tree = ast.parse(source)
@@ -78,7 +78,7 @@ def mutants(
 
 
 class _Maker:
-    """Walks through functions and takes down the mutants of each place."""
+    """Walks through functions and collects their mutants in `found`."""
 
     def __init__(self, source: str, own: frozenset[str], swaps: tuple[str, ...]) -> None:
         self.source = source
@@ -91,7 +91,7 @@ class _Maker:
             self._starts.append(self._starts[-1] + len(line))
 
     def function(self, node: ast.FunctionDef) -> None:
-        """Take down the mutants of a function and of those inside."""
+        """Collect the mutants of a function and of its inner functions."""
         outer, self._function = self._function, node.name
         for decorator in node.decorator_list:
             self._expressions(decorator)
@@ -117,7 +117,7 @@ class _Maker:
                     self._block(block)
 
     def _synchronises(self, statement: ast.stmt) -> str:
-        """Return the name of the synchronisation that a statement is, "" for any other."""
+        """Return the synchronizing function that a statement calls, "" if it calls none."""
         if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
             return ""
         call = statement.value
@@ -206,7 +206,7 @@ class _Maker:
                     self._replace(node, other, f"swap {node.id} in {name}")
 
     def _half(self, call: ast.Call) -> None:
-        """Copy half of it: both references, or the bytes would not be those announced."""
+        """Copy only half of an array: the first half of the source to that of the target."""
         source, target, _ = call.args
         first, second = (
             f"({text}).at[pl.ds(0, ({text}).shape[0] // 2)]"
@@ -270,7 +270,7 @@ class _Maker:
     def _edit(
         self, begin: int, end: int, text: str, operator: str, lines: tuple[int, int], to: int = 0
     ) -> None:
-        # Inside of parentheses as after a statement, empty lines change nothing.
+        # Empty lines have no effect, neither inside parentheses nor after a statement.
         text += "\n" * (self._slice(begin, end).count("\n") - text.count("\n"))
         data = self.source.encode()
         source = (data[:begin] + text.encode() + data[end:]).decode()
@@ -287,7 +287,7 @@ def _called(statement: ast.stmt) -> str:
 
 
 def _does_something(statement: ast.stmt) -> bool:
-    """Tell whether it matters on which side of a statement a synchronisation stands."""
+    """Return True if exchanging the statement with a synchronization may have an effect."""
     if isinstance(statement, ast.FunctionDef):
         return bool(statement.decorator_list)
     if not isinstance(statement, ast.Assign):
@@ -298,14 +298,14 @@ def _does_something(statement: ast.stmt) -> bool:
 
 
 def _name(node: ast.AST) -> str:
-    """Return the last part of a dotted name, "" for what is none."""
+    """Return the last part of a dotted name, "" if the node is not a name."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def sample(found: Sequence[Mutant], most: int) -> Iterator[Mutant]:
-    """Yield mutants in their order, of each operator's kind at most `most`."""
+    """Yield mutants in order, at most `most` of each kind of operator."""
     counts: dict[str, int] = {}
     for mutant in found:
         kind = " ".join(mutant.operator.split()[:2])

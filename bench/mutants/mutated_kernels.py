@@ -23,18 +23,18 @@ class Subject:
     """A kernel whose source is changed.
 
     Attributes:
-        name: of the kernel.
-        module: where its source is.
-        functions: those of its functions that are changed.
+        name: the kernel's name.
+        module: the module with its source.
+        functions: names of the functions that are changed.
         entry: the function that is compiled.
         args: its arrays.
-        static: other arguments.
-        target: what it is compiled for.
-        reference: the function of `references` with right numbers.
-        changes: texts of the source and what they become, for small sizes.
-        own: functions inside that synchronise.
-        swaps: barriers that mutants exchange.
-        tolerance: relative and absolute.
+        static: its other arguments.
+        target: the architecture that it is compiled for.
+        reference: the function of `references` that returns the correct result.
+        changes: pairs of texts: the first is replaced by the second in the source, for small sizes.
+        own: names of the kernel's own functions that synchronize.
+        swaps: names of barriers that mutants exchange.
+        tolerance: relative and absolute tolerance.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Subject:
     tolerance: tuple[float, float] = (4e-3, 4e-2)
 
     def source(self) -> str:
-        """Return the source, as it is compiled without a mutation."""
+        """Return the source without a mutation."""
         spec = importlib.util.find_spec(self.module)
         if spec is None or spec.origin is None:
             raise LookupError(f"there is no module {self.module}")
@@ -83,7 +83,7 @@ def _jax_config(module: str, **fields: Any) -> dict[str, Any]:
 def _library(
     name: str, *, module: str = "", entry: str = "", reference: str = "", **fields: Any
 ) -> Subject:
-    """Return a kernel of pallasc's own, by default with a module and a reference of its name."""
+    """Return a kernel of pallasc's library; its module and reference have its name by default."""
     entry = entry or name
     return Subject(
         name=name,
@@ -96,7 +96,7 @@ def _library(
 
 
 def _tiles(m: int) -> dict[str, int]:
-    """Return arguments for tiles of m rows and a pipeline of two steps."""
+    """Return the arguments for tiles with m rows and for a pipeline of two steps."""
     return {"tile_m": m, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2}
 
 

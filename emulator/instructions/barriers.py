@@ -1,13 +1,10 @@
 """Barriers of blocks and clusters, mbarriers, fences, and access to the memory of other blocks.
 
-`clusterlaunchcontrol`: a cluster takes over the work of one that has not started.
+The numbers in docstrings are sections of the PTX ISA 9.0.
 
-PTX ISA 9.0, 9.7.14.18 and 9.7.14.19. The format of the 16-byte response is not documented; the
-emulator stores the first block's index and a flag for success.
-
-Access to the shared memory of other blocks: `st.async`, `red.async`, `mapa`.
-
-PTX ISA 9.0, 9.7.9.13, 9.7.13.8 and 9.7.9.22.
+With `clusterlaunchcontrol` (9.7.14.18 and 9.7.14.19), a running cluster takes over the work of a
+cluster that has not started. NVIDIA does not document the format of the 16-byte response; the
+emulator stores the index of the other cluster's first block, and a flag for success.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ _ALL = (1 << LANES) - 1
 
 
 def one_value(w: Warp, values: np.ndarray, what: str) -> int:
-    """Return the value that all active lanes agree on.
+    """Return a value that must be the same in all active lanes.
 
     Raises:
         Fault: the values differ.
@@ -62,7 +59,7 @@ def one_value(w: Warp, values: np.ndarray, what: str) -> int:
 
 
 def named_lanes(what: str, operand: Operand, builder: Builder) -> Callable[[Warp], bool]:
-    """Return a test that all lanes in a mask have arrived; until then they wait (3.1)."""
+    """Return a function that returns True when all lanes in a mask have arrived (3.1)."""
     if isinstance(operand, Immediate) and operand.bits & _ALL == _ALL:
         every = np.ones(LANES, np.bool_)
         return lambda w: w.together(what, every)
@@ -191,7 +188,7 @@ def mbarrier(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _mbarriers(w: Warp, address: Read) -> Iterator[tuple[int, Block, int, np.ndarray]]:
-    """Yield address, block, offset and lanes of each mbarrier; lanes may name different ones."""
+    """Yield address, block, offset and lanes of each mbarrier that the active lanes address."""
     where = address(w)
     for each in np.unique(where if w.full else where[w.mask]).tolist():
         block = w.block.cluster.blocks_by_rank(each >> RANK_SHIFT)
@@ -236,7 +233,7 @@ def _inval(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _arrive(instruction: Instruction, builder: Builder) -> Step:
-    """`mbarrier.arrive`: each active lane arrives; with `.expect_tx`, it first announces bytes."""
+    """`mbarrier.arrive` of each active lane; with `.expect_tx`, it first adds expected bytes."""
     announces = "expect_tx" in instruction.parts
     target, source, *more = instruction.operands
     address = builder.address(source)
@@ -274,7 +271,7 @@ def _arrivals(found: Mbarrier, total: int, lanes: int, announces: bool, complete
 
 
 def _transaction(instruction: Instruction, builder: Builder) -> Step:
-    """`mbarrier.expect_tx` and `mbarrier.complete_tx`, which orders nothing (9.7.13.15)."""
+    """`mbarrier.expect_tx` and `.complete_tx`; neither orders memory accesses (9.7.13.15)."""
     completes = instruction.parts[1] == "complete_tx"
     address = builder.address(instruction.operands[0])
     count = builder.read(instruction.operands[1], _U4)
@@ -296,11 +293,11 @@ def _transaction(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _wait(instruction: Instruction, builder: Builder) -> Step:
-    """`try_wait` and `test_wait`: `try_wait` returns only when the phase has completed.
+    """`mbarrier.try_wait` blocks until the phase has completed; `.test_wait` returns at once.
 
-    The manual allows `try_wait` to return at any time. So it returns at once, like `test_wait`, if
-    nothing reads its result, or if the lanes that meet here wait for different mbarriers or phases.
-    Such lanes can meet in a loop, because neither instruction is `.aligned`.
+    The manual allows `try_wait` to return at any time. Here, it returns at once if no instruction
+    reads its result, or if the active lanes wait for different mbarriers or phases. Lanes in a loop
+    can do this, because neither instruction is `.aligned`.
     """
     target, source, parity_operand, *_ = instruction.operands
     decides = builder.is_read(target)
@@ -349,7 +346,7 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
 
 
 def fence(instruction: Instruction, builder: Builder) -> Step:
-    """All fences and `membar`, for the observer only: memory is in order here (9.7.13.4)."""
+    """Report fences and `membar` to the observer; the emulator's memory needs none (9.7.13.4)."""
     return _fenced
 
 
@@ -428,7 +425,10 @@ def _first_index(number: int, writes: Sequence[Write], axis: int) -> Step:
 
 
 def st_async(instruction: Instruction, builder: Builder) -> Step:
-    """`st.async` and `red.async`: send each lane's value to a block of the cluster, and signal."""
+    """`st.async` and `red.async` (9.7.9.13, 9.7.13.8).
+
+    Each lane sends its value to the shared memory of a block, and signals an mbarrier.
+    """
     parts = instruction.parts
     reduces = parts[0] == "red"
     kind_name = parts[-1]
@@ -490,7 +490,7 @@ def getctarank(instruction: Instruction, builder: Builder) -> Step:
 
 
 def mapa(instruction: Instruction, builder: Builder) -> Step:
-    """`mapa`: the corresponding address in another block of the cluster (9.7.9.22)."""
+    """`mapa`: the address of the same variable in another block of the cluster (9.7.9.22)."""
     kind = instruction.parts[-1]
     space = instruction.parts[1] if len(instruction.parts) == 3 else ""
     dtype = dtype_of(kind)

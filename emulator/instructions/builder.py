@@ -1,4 +1,4 @@
-"""Operands as functions of a warp, and the register slots of constants and addresses."""
+"""Functions that read and write operands of a warp, and slots for constants and addresses."""
 
 from __future__ import annotations
 
@@ -82,7 +82,10 @@ def immediate(instruction: Instruction, number: int = 0) -> int:
 
 @dataclass(slots=True)
 class Builder:
-    """Collects the slots that the instructions of one kernel need in addition to its registers."""
+    """Assigns slots to a kernel's registers, and to constants and addresses in its instructions.
+
+    A slot is an index into `Warp.registers`.
+    """
 
     kernel: Kernel
     constants: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -93,7 +96,7 @@ class Builder:
     read_registers: set[int] | None = None
 
     def __post_init__(self) -> None:
-        """Start with the kernel's own registers."""
+        """Give the kernel's own registers the first slots."""
         self.slots = len(self.kernel.registers)
 
     def _new(self) -> int:
@@ -101,7 +104,7 @@ class Builder:
         return self.slots - 1
 
     def carry(self) -> Register:
-        """Return the carry flag of each lane, which is never named as an operand; initially 0."""
+        """Return the carry flag, which is an implicit operand; initially 0 in each lane."""
         if self.flag is None:
             self.flag = Register(self._new(), "b32")
         return self.flag
@@ -136,7 +139,7 @@ class Builder:
         """Return a function that reads an operand's value from a warp, as this dtype.
 
         Reading from a wider register returns its low part, as PTX specifies for ld, st and cvt
-        (9.4.1).
+        (PTX ISA 9.0, 9.4.1).
         """
         slot, kept = self.slot(operand, dtype)
         negated = isinstance(operand, Register) and operand.negated
@@ -187,7 +190,7 @@ class Builder:
         return lambda w, value: _set(w, slot, value.view(narrow).astype(kept))
 
     def is_read(self, result: Operand) -> bool:
-        """Return True if an instruction of the kernel reads a register."""
+        """Return True if an instruction of the kernel reads the register `result`."""
         if self.read_registers is None:
             self.read_registers = {
                 number
@@ -200,7 +203,7 @@ class Builder:
         return bool(self.read_registers & {*register_numbers(result)})
 
     def elements(self, operand: Operand) -> tuple[Operand, ...]:
-        """Return the operands of a vector, or the one operand."""
+        """Return the elements of a vector, or the operand itself."""
         return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
@@ -226,7 +229,7 @@ def broadcast(bits: int, dtype: DType) -> Values:
 def _converted(immediate: Immediate, dtype: DType) -> int:
     """Return the bits of a constant converted to this dtype.
 
-    PTX writes floating-point constants as the bits of an f32 or of an f64 (4.5.2).
+    PTX writes floating-point constants as the bits of an f32 or of an f64 (PTX ISA 9.0, 4.5.2).
     """
     if immediate.width == 32 and dtype.itemsize == 8:
         return int(np.array(immediate.bits, "u4").view("f4").astype("f8").view("u8"))

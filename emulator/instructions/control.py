@@ -1,4 +1,7 @@
-"""Arithmetic, moves, branches, exits, and data exchange between the lanes of a warp."""
+"""Arithmetic, moves, branches, exits, and data exchange between the lanes of a warp.
+
+The numbers in docstrings are sections of the PTX ISA 9.0.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +203,7 @@ def _pack(source: Vector, write: Write, builder: Builder, dtype: DType) -> Step:
 
 
 def _mov_wide(instruction: Instruction, builder: Builder) -> Step:
-    """128 bits: a register of two words to or from two registers."""
+    """`mov.b128`: from a 128-bit register to two 64-bit registers, or back."""
     target, source = instruction.operands
     word = np.dtype("u8")
     if isinstance(target, Vector) and isinstance(source, Register):
@@ -241,7 +244,7 @@ def cvta(instruction: Instruction, builder: Builder) -> Step:
 
 
 def elect(instruction: Instruction, builder: Builder) -> Step:
-    """`elect.sync d|p, mask`: the lowest lane is elected (9.7.13.14)."""
+    """`elect.sync d|p, mask`: elects the lowest active lane (9.7.13.14)."""
     pair, mask = instruction.operands
     if not isinstance(pair, Pair):
         raise refusal(instruction)
@@ -359,7 +362,7 @@ def activemask(instruction: Instruction, builder: Builder) -> Step:
 
 
 def nothing(instruction: Instruction, builder: Builder) -> Step:
-    """Hints, and orderings that the machine's turns guarantee anyway: no visible effect here."""
+    """Instructions without effect here: hints, and orderings that the machine guarantees anyway."""
     return lambda w, place: place + 1
 
 

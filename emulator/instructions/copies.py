@@ -1,6 +1,6 @@
 """`cp.async`, `cp.async.bulk` and `cp.async.bulk.tensor` (PTX ISA 9.0, 9.7.9.25).
 
-Prefetches only count the requested bytes.
+A prefetch only adds to the count of requested bytes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def put(shared: Region, offset: int, data: np.ndarray) -> None:
     """Write bytes to shared memory.
 
     Raises:
-        Fault: they are out of bounds.
+        Fault: the bytes are out of bounds.
     """
     if offset < 0 or offset + data.size > shared.size:
         raise Fault(
@@ -118,9 +118,9 @@ def store_operation(
     size: int,
     write: Callable[[np.ndarray], None],
 ) -> Asynchronous:
-    """Return the operation that copies from shared memory.
+    """Return an asynchronous copy out of shared memory.
 
-    It reads its source when it completes, or earlier, when a lane waits for its reads.
+    The copy reads its source when it completes, or earlier, when a lane waits for the read.
     """
     kept: list[np.ndarray] = []
 
@@ -221,7 +221,7 @@ def tensor(
 
 
 class Located(NamedTuple):
-    """The box that one lane names, its tensor map, and the address of the map's array."""
+    """A tensor map, the address of its array, and the box of the array that a lane copies."""
 
     map: TensorMap
     base: int
@@ -237,7 +237,7 @@ def _boxes(
 ) -> Callable[[Warp, int, int], Located]:
     """Return a function that locates a lane's box, given the box's address in shared memory.
 
-    If the instruction has offsets for im2col, they are removed from `more`.
+    If the instruction has im2col offsets, `_boxes` removes their operand from `more`.
     """
     if not isinstance(operand, Address):
         raise refusal(instruction)
@@ -336,10 +336,10 @@ def _signals(
 ) -> list[tuple[Block, int]]:
     """Return the mbarriers that a load signals, one per destination.
 
-    A multicast signals each destination. With `.cta_group::2`, it signals one block in each
-    destination's pair: the one whose rank has the same parity as the rank in the mbarrier's
-    address. Other loads signal the block in the mbarrier's address: the destination or, with
-    `.cta_group::2`, its peer.
+    A multicast load signals an mbarrier in each destination block. With `.cta_group::2`, it signals
+    one block of each destination's pair: the block whose rank has the parity of the rank in the
+    mbarrier's address. Other loads signal the block that this address names: the destination block
+    or, with `.cta_group::2`, its peer.
     """
     blocks = targets
     if mask is None:
@@ -413,13 +413,13 @@ Scalars = Callable[[Warp, int], list[int]]
 
 
 def scalars(builder: Builder, operand: Operand, dtype: np.dtype[np.generic]) -> Scalars:
-    """Return a function that reads the operands of one lane."""
+    """Return a function that reads the elements of an operand in one lane."""
     reads = [builder.read(element, dtype) for element in builder.elements(operand)]
     return lambda w, lane: [int(read(w)[lane]) for read in reads]
 
 
 def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
-    """`cp.async.bulk.prefetch` to L2: requested bytes are counted, and boxes must be valid."""
+    """`cp.async.bulk.prefetch` to L2: counts the requested bytes, and checks the boxes."""
     source, *more = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
     if parts[0] == "L2":
         return _prefetch_bytes(builder.address(source), builder.read(more[0], _U4))
@@ -490,7 +490,7 @@ def _bulk(
                     "misaligned", "an address or size of a bulk copy is not a multiple of 16"
                 )
             if not length:
-                continue  # it moves nothing, so its addresses do not matter
+                continue  # a copy of no bytes may have any address
             if signal is None:
                 block = w.block.cluster.blocks_by_rank(begin >> RANK_SHIFT)
                 write = _byte_writer(w, at, length, change)

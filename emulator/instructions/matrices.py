@@ -1,10 +1,9 @@
 """Matrix instructions of warps (`ldmatrix`, `stmatrix`, `mma.sync`) and warpgroups (`wgmma`).
 
-`wgmma`: matrix products of a warpgroup, which run until they are waited for.
-
-Each of the four warps computes its own 16 rows. Operands are read when a wait asks for the result,
-and until then the accumulators hold NaN. Operands that are overwritten and results that are read
-too early thus give wrong numbers (PTX ISA 9.0, 9.7.15).
+`wgmma` starts an asynchronous matrix product of a warpgroup (PTX ISA 9.0, 9.7.15). Each of the four
+warps computes its own 16 rows. The emulator reads the operands when a warp waits for the product;
+until then, the accumulators hold NaN. A kernel that overwrites operands or reads results too early
+thus gets wrong numbers.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ Rows = Callable[[Warp, int], tuple[np.ndarray, np.ndarray]]
 def _located(
     instruction: Instruction, builder: Builder, operand: Operand
 ) -> tuple[matrices.MatrixMove, Rows]:
-    """Return the form, and a function for the shared memory and the offsets that lanes address."""
+    """Return the parsed opcode, and a function for shared memory and the lanes' offsets in it."""
     move = matrices.parse_move(instruction.opcode)
     address = builder.address(operand)
 
@@ -120,7 +119,7 @@ _POISON = np.full(LANES, 0x7FFFFFFF, np.uint32)
 
 @dataclass(slots=True)
 class Accumulators:
-    """Registers of D with pending products: their later values, and the number of products."""
+    """Registers of D with pending products: the current sums, and the number of these products."""
 
     values: list[np.ndarray]
     products: int = 0
@@ -211,7 +210,7 @@ class _Product:
     keep: bool = True
 
     def start(self) -> None:
-        """Take over the accumulators; their registers hold NaN until the end."""
+        """Save the accumulators; their registers hold NaN until the product is finished."""
         w = self.warp
         held = w.accumulators.get(self.slots)
         if held is None:
@@ -222,7 +221,7 @@ class _Product:
         held.products += 1
 
     def finish(self) -> None:
-        """Compute, and write back the accumulators after the last pending product."""
+        """Compute the product; after the last pending product, write the accumulators back."""
         w = self.warp
         held = w.accumulators[self.slots]
         before = held.as_matrix(self.form.d) if self.keep else None
@@ -248,7 +247,7 @@ class _Product:
         return matrices.read_operand(self.form, content, descriptor, which, **options)
 
     def tell(self, operation: Asynchronous, place: int) -> None:
-        """Notify the observer of the data that will be read."""
+        """Notify the observer of the data that the product will read."""
         if self.warp.observer.records:
             shared = self.warp.block.shared
             b = _chunks(self.form, self.b, "b", self.b_transposed, None)
@@ -267,7 +266,8 @@ def _chunks(
 ) -> tuple[np.ndarray | int, int]:
     """Return the start addresses of an operand's chunks, and their size.
 
-    Covers the whole operand, or 16 rows of A. Contiguous bytes are returned as a single chunk.
+    With `row`, return only the chunks of A's 16 rows from this row on. If all chunks are
+    contiguous, they are returned as one.
     """
     starts = np.unique(
         matrices.operand_chunks(form, descriptor, which, transposed=transposed, first_row=row)

@@ -1,7 +1,7 @@
 """Loads, stores and atomic operations of lanes (PTX ISA 9.0, 9.7.9.8 to 9.7.9.12, 9.7.13).
 
-`multimem` addresses refer to memory of several devices (9.7.9.14). Calls reach the functions that
-CUDA provides to kernels: `vprintf` and `__assertfail`.
+A `multimem` address refers to memory of several devices (9.7.9.14). A kernel can call two functions
+that CUDA provides: `vprintf` and `__assertfail`.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from pallasc.emulator.numbers.table import find_atomic
 from pallasc.emulator.ptx.syntax import Address, Arguments, Instruction, Symbol, register_numbers
 
 _SPACES = ("global", "shared", "local", "param", "const")
-_AGAIN = {"volatile", "relaxed", "acquire", "acq_rel"}  # a loop around such a load may wait
+_AGAIN = {"volatile", "relaxed", "acquire", "acq_rel"}  # kernels may loop on such a load
 
 Access = tuple[Region, Addresses, npt.NDArray[np.bool_] | None]
 
 
 def places(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Access]:
-    """Yield the regions that the active lanes access, with offsets and the lanes of each.
+    """Yield each region that active lanes access, the offsets in it, and the mask of its lanes.
 
-    The lanes are None if all 32 of them access one region.
+    The mask is None if all 32 lanes access the same region.
 
     Raises:
         Fault: an address is misaligned or out of bounds.
@@ -145,7 +145,7 @@ def _generic(addresses: Addresses) -> str:
     """Return the space that generic addresses are in.
 
     Raises:
-        Fault: they are in several.
+        Fault: the addresses are in several spaces.
     """
     bounds = {"shared": SHARED, "local": LOCAL, "param": PARAMETERS, "global": -(1 << 63)}
     least, most = int(addresses.min()), int(addresses.max())
@@ -159,7 +159,7 @@ def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:
     """Return the block whose shared memory all lanes address, and the offsets in it.
 
     Raises:
-        Fault: they address several blocks.
+        Fault: lanes address several blocks.
     """
     if int(addresses[0]) >= SHARED:
         addresses = addresses - SHARED
@@ -201,7 +201,7 @@ def ld(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _is_argument(source: Address, builder: Builder) -> bool:
-    """Return True if an address in .param space is a call's argument, not the kernel's."""
+    """Return True if a .param address is an argument of a call, not a parameter of the kernel."""
     return isinstance(source.base, Symbol) and source.base.name not in {
         p.name for p in builder.kernel.parameters
     }
@@ -249,7 +249,7 @@ def _merged(mask: np.ndarray, new: list[np.ndarray], old: list[np.ndarray]) -> l
 
 
 def _ld_wide(instruction: Instruction, space: str, address: Read) -> Step:
-    """Load 128 bits into a register of two words."""
+    """Load into a 128-bit register."""
     (number,) = register_numbers(instruction.operands[0])
 
     def run(w: Warp, place: int) -> int:
@@ -289,7 +289,7 @@ def st(instruction: Instruction, builder: Builder) -> Step:
 
 
 def atomic(instruction: Instruction, builder: Builder) -> Step:
-    """`atom`, and `red` without a result: lanes execute one after the other, in lane order."""
+    """`atom`, and `red` (without a result): the lanes execute one after the other, in order."""
     space, returns = _space(instruction), instruction.parts[0] == "atom"
     targets = _targets(instruction)
     *_, operation, type_name = (part for part in instruction.parts if part != "noftz")
@@ -341,13 +341,13 @@ def _targets(instruction: Instruction) -> Callable[[Warp, str, Addresses, int], 
 
 
 def _on_devices(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Access]:
-    """Yield the accesses at multicast addresses in the memory of each device, in their order."""
+    """Yield the accesses at multicast addresses, for one device after the other."""
     for own in _members(w, addresses):
         yield from places(w, space, own, size)
 
 
 def _members(w: Warp, addresses: Addresses) -> Iterator[Addresses]:
-    """Yield the addresses in the memory of each device for multicast addresses."""
+    """Yield the addresses that multicast addresses refer to, for one device after the other."""
     memory: GlobalMemory = w.block.machine.memory
     active = lanes(w)
     for members in zip(*(memory.members(int(addresses[n])) for n in active), strict=True):
@@ -357,7 +357,7 @@ def _members(w: Warp, addresses: Addresses) -> Iterator[Addresses]:
 
 
 def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
-    """Return the dtype of a register of this type, and the dtype of its elements."""
+    """Return the dtype of a register of a PTX type, and the dtype of the elements in it."""
     return PACKED[name] if name in PACKED else (storage_of(DTYPES[name]), DTYPES[name])
 
 

@@ -1,7 +1,8 @@
-"""Supported forms of instructions other than arithmetic, and the functions that build their steps.
+"""Supported instructions except arithmetic, and the functions that build their steps.
 
-In a pattern, `[...]` is optional, `(a|b)` is one of several, and `<…>` stands for one of `PARTS`.
-An instruction that matches no pattern is rejected, so that no modifier is ignored.
+A form is a pattern of opcodes: `[...]` is optional, `(a|b)` is one of several, and `<…>` stands for
+one of `PARTS`. An instruction that matches no form is rejected, so that no modifier is ignored. A
+step is the function that executes an instruction.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ FORMS: tuple[str, ...] = (
 
 
 def regex(pattern: str) -> str:
-    """Return a pattern of mnemonics as a regular expression."""
+    """Return a form as a regular expression."""
     text = re.escape(pattern)
     for name, part in PARTS.items():
         if f"<{name}>" in text:
@@ -202,14 +203,14 @@ def regex(pattern: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def form_of(opcode: str) -> str | None:
-    """Return the form that a mnemonic matches, None if it is not supported."""
+    """Return the form that an opcode matches, None if it is not supported."""
     forms = _by_base().get(opcode.partition(".")[0], ())
     return next((form for form in forms if _compiled(form).fullmatch(opcode)), None)
 
 
 @functools.cache
 def _by_base() -> Mapping[str, list[str]]:
-    """Return forms by the first part of their mnemonics, which may have alternatives."""
+    """Return the forms by the first part of their opcodes; a first part (a|b) counts as two."""
     found: dict[str, list[str]] = {}
     for form in FORMS:
         first = re.match(r"\(?([\w|]+)", form)
@@ -265,14 +266,14 @@ BUILDERS: Mapping[str, Build] = MappingProxyType(
         "wgmma": matrices.build,
     }
 )
-"""By the first part of the opcode; arithmetic is looked up by the full opcode."""
+"""Functions that build steps, by the first part of the opcode; arithmetic is in `control.build`."""
 
 
 def build(instruction: Instruction, builder: Builder) -> Step:
     """Return the step that executes an instruction.
 
     Raises:
-        UnsupportedError: the emulator does not support it, or a part of it.
+        UnsupportedError: the emulator does not support the instruction or one of its operands.
     """
     parts = instruction.parts
     known = BUILDERS.get(parts[0])
@@ -291,7 +292,7 @@ def build(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _together(step: Step, what: str) -> Step:
-    """Make a step wait until all lanes of the warp are there, as `.aligned` requires."""
+    """Make a step wait until all lanes of the warp have reached it, as `.aligned` requires."""
 
     def run(w: Warp, place: int) -> int:
         return step(w, place) if w.together(what) else BLOCKED

@@ -1,12 +1,11 @@
-"""`tcgen05`: tensor memory and the asynchronous operations of the tensor core.
+"""`tcgen05`: tensor memory and asynchronous operations of the tensor core (PTX ISA 9.0, 9.7.16).
 
-Tensor memory: allocations, and moves between it and registers (PTX ISA 9.0, 9.7.16).
+`tcgen05.st` writes to tensor memory when a warp waits for it. `tcgen05.ld` reads immediately: on a
+GPU, the assembler makes instructions that use the loaded registers wait, and Mosaic's kernels rely
+on that.
 
-Stores execute when they are waited for. Loads execute immediately: the assembler makes users of
-their registers wait, and Mosaic relies on it.
-
-MMAs, copies and commits run in the order in which a block issued them, when a warp waits for a
-commit.
+MMAs, copies and commits run when a warp waits for a commit, in the order in which the block issued
+them.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def _relinquish(w: Warp, place: int) -> int:
 
 
 def _split(operands: tuple[Operand, ...]) -> int:
-    """Return the immediate after the address, which shape 16x32bx2 has, or 0."""
+    """Return the immediate operand, which only shape 16x32bx2 has; 0 for other shapes."""
     return next((o.bits for o in operands if isinstance(o, Immediate)), 0)
 
 
@@ -194,7 +193,7 @@ def build(instruction: Instruction, builder: Builder) -> Step:
 
 
 def _blocks(w: Warp, group: int) -> list[Block]:
-    """Return the block of a warp, or both blocks of its pair."""
+    """Return the warp's block; for `.cta_group::2`, both blocks of its pair."""
     if group == 1:
         return [w.block]
     first = w.block.rank & ~1

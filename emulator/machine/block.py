@@ -58,7 +58,7 @@ class Block:
 
     @property
     def number(self) -> int:
-        """Its number in the grid, x first."""
+        """The block's linear index in the grid; x varies fastest."""
         (x, y, z), (width, height, _) = self.index, self.launch.grid
         return int(x + width * (y + height * z))
 
@@ -144,10 +144,10 @@ class Cluster:
 
 
 Range = tuple[Region, "np.ndarray | int", int]
-"""Bytes of a region: their start offsets, and the number of bytes from each start."""
+"""Byte ranges of a region: their start offsets, and the size of each range."""
 
 Cells = tuple[TensorMemory, np.ndarray, "np.ndarray | range"]
-"""Cells of tensor memory: lanes and columns, which are broadcast if both are arrays."""
+"""Cells of tensor memory: every lane with every column of a range, or pairs from two arrays."""
 
 
 def cell_numbers(cells: Cells) -> tuple[TensorMemory, np.ndarray]:
@@ -169,13 +169,13 @@ class Asynchronous:
     lane: int = 0
     read: Callable[[], None] | None = None  # reads the source, if that is a separate step
     done: bool = False
-    reads: Sequence[Range] = ()  # these four are for the observer
+    reads: Sequence[Range] = ()  # this field and the following ones are for the observer
     writes: Sequence[Range] = ()
     cells_read: Sequence[Cells] = ()
     cells_written: Sequence[Cells] = ()
     registers: tuple[Sequence[int], Sequence[int]] = ((), ())  # written and read by wgmma
-    signals: Sequence[tuple[Block, int]] = ()  # mbarriers, by their offsets
-    tag: Any = None  # the observer's
+    signals: Sequence[tuple[Block, int]] = ()  # mbarriers that it signals: block, offset
+    tag: Any = None  # the observer's data
 
 
 AccessKind = Literal["read", "write", "atomic"]
@@ -184,7 +184,8 @@ AccessKind = Literal["read", "write", "atomic"]
 class Observer:
     """Receives the events of warps and asynchronous units; subclasses override the handlers.
 
-    `records` is True if it uses the ranges of operations, which take time to compute.
+    `records` is True if the observer uses `Asynchronous.reads` and the fields after it, which take
+    time to compute.
     """
 
     records = False
@@ -212,7 +213,7 @@ class Observer:
 
         Args:
             w: the warp.
-            place: the number of its instruction.
+            place: the index of the warp's instruction.
             kind: "read", "write" or "atomic".
             region: the memory.
             offsets: the start of each lane's bytes in it.

@@ -59,7 +59,7 @@ class Deadlock(Fault):
     """No warp can make progress.
 
     Attributes:
-        waiting: each warp, its place and the reason of its wait.
+        waiting: each warp, the index of its instruction, and the reason for its wait.
         summary: one line that names the first warps and why they wait.
     """
 
@@ -90,7 +90,7 @@ class _Group:
 def explain(clusters: Sequence[Cluster]) -> Fault:
     """Return the error that explains the wait of every warp, with blocks in grid order.
 
-    If lanes of one warp wait for each other, returns the fault of that warp.
+    If lanes of one warp wait for each other, the error is about this warp only.
     """
     clusters = sorted(
         clusters, key=lambda each: (each.blocks[0].device, each.blocks[0].index[::-1])
@@ -142,7 +142,7 @@ def _crowd(clusters: Sequence[Cluster]) -> str:
 
 
 def _is_parted(warp: Warp) -> bool:
-    """Return True if all lanes of a warp are at instructions that need the whole warp."""
+    """Return True if the lanes of a warp wait for each other at different instructions."""
     return all(
         isinstance(split.waits, LanesWait)
         and {"bar", "aligned"} & set(warp.instruction(split.place).parts)
@@ -164,10 +164,11 @@ def _parted(warp: Warp) -> Fault:
 
 
 def _in_order(clusters: Sequence[Cluster]) -> list[tuple[Warp, Split]]:
-    """Return all waits, starting with those that cannot be a consequence of the others.
+    """Return all waits, with likely causes before their consequences.
 
-    Infinite loops come first, since they wait for nothing. A wait for an mbarrier may be caused by
-    a wait for a semaphore, but only if a warp of the cluster polls memory.
+    Infinite loops come first, since they wait for nothing. Waits for mbarriers come before waits
+    for memory, unless a warp of the cluster polls memory: that warp may be waiting for a semaphore,
+    and the warps at mbarriers for that warp.
     """
     found = []
     for cluster in clusters:
@@ -187,7 +188,7 @@ def _rank(waits: object, *, polls: bool) -> int:
 
 
 def _place(split: Split) -> int:
-    """Return the place of a wait; for a polling loop, the place of its load."""
+    """Return the index of the waiting instruction; for a polling loop, of its load."""
     waits = split.waits
     return waits.place if isinstance(waits, MemoryWait) and not split.stuck else split.place
 
@@ -238,7 +239,7 @@ class Policy:
             nothing waits for it: 0 delays all operations, 1 completes them immediately.
         shuffle: if True, warps take turns in random order, for a random number of instructions, and
             clusters start in random order instead of grid order.
-        busy: if True, other kernels fill the rest of the GPU, so that
+        busy: if True, assume that other kernels fill the rest of the GPU, so that
             `clusterlaunchcontrol` can cancel clusters even if the GPU has room for them.
     """
 
@@ -350,7 +351,7 @@ class Machine:
     tensor_maps: TensorMaps = field(default_factory=TensorMaps)
     pending: deque[Asynchronous] = field(default_factory=deque)
     progress: int = 0
-    still: int = 0  # successive rounds, with a turn of every warp, in which nothing changed
+    still: int = 0  # number of consecutive turns of all warps without a change
     launches: list[Launch] = field(default_factory=list)
     clusters: list[Cluster] = field(default_factory=list)
     random: random.Random = field(init=False)
@@ -373,7 +374,7 @@ class Machine:
         self.fetched[key] = self.fetched.get(key, 0) + size
 
     def parameters(self, data: bytes) -> Region:
-        """Return the memory of a launch's parameters, with this content."""
+        """Return memory for a launch's parameters that contains `data`."""
         region = Region(PARAMETERS, max(len(data), 1), "the kernel's parameters")
         region.data[: len(data)] = bytearray(data)
         return region
@@ -405,7 +406,7 @@ class Machine:
     ) -> None:
         """Issue an asynchronous operation, and complete it at once or put it into a queue.
 
-        If `queue` is None, the operation is waited for only through its barrier.
+        Without `queue`, it goes into `pending`, for operations that warps wait for at a barrier.
         """
         self.observer.issued(w, place, operation)
         if self.policy.eagerness >= 1:
@@ -442,7 +443,7 @@ class Machine:
         return True
 
     def _start_more(self) -> bool:
-        """Start clusters, at most as many as run: a running cluster may wait for a new one."""
+        """Start clusters that running clusters may wait for: at most as many as are running."""
         running = [cluster.launch for cluster in self.clusters]
         started = False
         for launch in self.launches:
@@ -474,8 +475,8 @@ class Machine:
     def _look(self) -> bool:
         """Make every warp recheck its wait; return True if that changed anything.
 
-        A parked warp wakes up only if a word that it was seen to wait for changes, but its loop may
-        read other words, too.
+        A parked warp wakes up when a word changes that it has read in its loop, but the loop may
+        also read other words.
         """
         for cluster in self.clusters:
             for warp in cluster.warps:
@@ -529,7 +530,7 @@ class Machine:
         return warp.idle < _IDLE_TURNS
 
     def _circles(self, warp: Warp) -> bool:
-        """Return True if a warp repeats a loop without any effect; otherwise it continues."""
+        """Park a warp if it repeats a loop without any effect; return True if it does."""
         warp.circles = goes_in_circles(warp, _TURN)
         if warp.circles:
             warp.park_in_loop()

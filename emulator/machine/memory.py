@@ -3,7 +3,8 @@
 Addresses are 64 bits wide and generic. The top bits identify the state space, so that a generic
 access finds its memory. Global memory has its allocations from `GLOBAL` on, and shared memory has
 its window at `SHARED`, where a block of rank r in its cluster starts at r << 24, as on NVIDIA's
-GPUs. Faults end the emulation of a kernel: operations that fail or are undefined on a GPU.
+GPUs. A `Fault` ends the emulation: the kernel executed an operation that fails or is undefined on a
+GPU.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Actor:
 
 
 class EmulationTimeout(CheckError):
-    """The time limit of an emulation is over."""
+    """An emulation exceeded its time limit."""
 
 
 class Fault(CheckError):
@@ -62,7 +63,7 @@ class Fault(CheckError):
 
 
 def fault_of(error: Fault | OperandError) -> Fault:
-    """Return an error as a fault; the caller fills in its place."""
+    """Convert an error to a fault; the caller adds the warp and the instruction."""
     if isinstance(error, Fault):
         return error
     fault = Fault(error.rule, error.message, hint=error.hint)
@@ -107,12 +108,12 @@ class Region:
         self.views = {width: self.data.view(dtype) for width, dtype in UNSIGNED.items()}
 
     def adopt(self, data: Bytes) -> None:
-        """Copy these bytes to the start of the content."""
+        """Copy `data` to the start of the region."""
         self.data[: data.size] = data
 
 
 class Window(NamedTuple):
-    """An address range for the bytes from `start` to `end` of a region, at `origin + offset`."""
+    """Addresses of the bytes from `start` to `end` of a region: byte n is at `origin + n`."""
 
     origin: int
     region: Region
@@ -133,13 +134,13 @@ class GlobalMemory:
     multicast: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def allocate(self, size: int, alignment: int = 256, label: str = "", fill: int = 0) -> Region:
-        """Create an allocation; the gaps between allocations belong to none."""
+        """Create an allocation; an address in the gap after it is out of bounds."""
         region = Region(self._reserve(size, alignment), size, label, fill)
         self.insert(Window(region.base, region, 0, size))
         return region
 
     def map_part(self, region: Region, start: int, size: int) -> int:
-        """Map bytes of an allocation to a separate window, which reaches no other bytes."""
+        """Map bytes of an allocation to new addresses, in a window without its other bytes."""
         base = self._reserve(size, 256) + start % 256
         self.insert(Window(base - start, region, start, start + size))
         return base
@@ -163,7 +164,7 @@ class GlobalMemory:
         self.windows.insert(at, window)
 
     def map_multicast(self, members: tuple[int, ...], size: int) -> int:
-        """Return a multicast address for the same bytes at all of these addresses."""
+        """Return a multicast address that refers to `size` bytes at each of these addresses."""
         base = self._reserve(size, 256)
         self.multicast[base] = (*members, size)
         return base
@@ -186,7 +187,7 @@ class GlobalMemory:
         """Return the allocation that holds these bytes, and their offset in it.
 
         Raises:
-            Fault: there is none.
+            Fault: no allocation holds them.
         """
         window = self.window(address, size)
         return window.region, address - window.origin
@@ -195,7 +196,7 @@ class GlobalMemory:
         """Return the window that contains these bytes.
 
         Raises:
-            Fault: there is none.
+            Fault: no window contains them.
         """
         at = bisect.bisect(self.bases, address) - 1
         if at >= 0:
@@ -255,7 +256,7 @@ _MAGIC = b"tensor map"
 
 @dataclass(slots=True)
 class TensorMaps:
-    """The encoded maps, by index."""
+    """Tensor maps; the encoded form of a map holds its index in `maps`."""
 
     maps: list[tuple[TensorMap, int]] = field(default_factory=list)
 
@@ -274,7 +275,7 @@ class TensorMaps:
         """Return the map and the address that 128 bytes identify.
 
         Raises:
-            Fault: they are not a tensor map.
+            Fault: the bytes are not a tensor map.
         """
         number = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "little")
         if not data.startswith(_MAGIC) or number >= len(self.maps):

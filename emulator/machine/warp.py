@@ -1,14 +1,14 @@
 """Warps, the barriers that they share, and their waits.
 
-A wait has a test for its end that does not run the warp. Barriers are `mbarrier` objects in shared
-memory and the named barriers of a block (PTX ISA 9.0, 9.7.13.15 and 9.7.13.1). A warp that returns
-to the same place with the same registers, without having changed anything, will keep doing so until
-something that it has read changes.
+A warp is 32 lanes in lockstep, until they diverge. Diverged lanes are *splits*, each with its own
+*place*: the index of its next instruction. The split that is farthest back runs first, so that
+splits reconverge where their paths meet. A split that waits for the others lets them run first
+(independent thread scheduling, PTX ISA 9.0, 3.1).
 
-A warp is 32 lanes in lockstep, until they diverge. Diverged lanes are *splits*, each with a
-separate place in the code. The split that is farthest back runs first, so that splits reconverge
-where their paths meet. A split that waits for the others lets them run first (independent thread
-scheduling, PTX ISA 9.0, 3.1).
+Barriers are `mbarrier` objects in shared memory and the named barriers of a block (PTX ISA 9.0,
+9.7.13.15 and 9.7.13.1). The end of a wait can be tested without running the warp. A polling warp is
+parked if it returns to the same places with the same registers and has changed nothing: it would
+repeat the same instructions until one of the words that it has read changes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Mbarrier:
     bytes: int = 0
 
     def expect(self, count: int) -> None:
-        """Announce `count` bytes (expect-tx)."""
+        """Add `count` bytes to those that the phase waits for (expect-tx)."""
         self.bytes += count
         self._check()
 
@@ -140,20 +140,20 @@ class NamedBarrier:
 
 @runtime_checkable
 class Wait(Protocol):
-    """A wait of lanes; `str()` describes it, to follow "waiting for"."""
+    """A wait of lanes; `str()` returns the text after "waiting for"."""
 
     def is_over(self) -> bool:
-        """Return True if it may be over, so that the lanes have to check."""
+        """Return True if the wait may be over; the lanes then run to check."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanesWait:
-    """Lanes wait for the other lanes of their warp, which wait themselves or could run."""
+    """Lanes wait for the other lanes of their warp."""
 
     what: str
 
     def is_over(self) -> bool:
-        """Return False: the waiting lanes themselves cannot end it."""
+        """Return False: only progress of the other lanes ends the wait."""
         return False
 
     def __str__(self) -> str:
@@ -292,16 +292,19 @@ _EFFECTS = {
     "atom", "bar", "barrier", "call", "clusterlaunchcontrol", "cp", "mbarrier", "multimem", "red",
     "st", "stmatrix", "tcgen05", "wgmma",
 }  # fmt: skip
-"""Opcodes with effects that others may notice."""
+"""Opcodes with effects that other warps may notice."""
 
 
 class Rounds:
-    """The rounds of one warp; a round ends when it reads memory that others may change."""
+    """Detects that a polling warp repeats itself.
+
+    A round of the warp ends when it reads memory that other warps may change.
+    """
 
     __slots__ = ("_count", "_limit", "_registers", "_splits", "watched")
 
     def __init__(self) -> None:
-        self.watched: list[Wait] = []  # read since the state was saved
+        self.watched: list[Wait] = []  # memory read since the state was saved
         self._registers: list[np.ndarray] | None = None
         self._splits: tuple[Any, ...] = ()
         self._count = 0
@@ -333,7 +336,7 @@ class Rounds:
                 return True
             if self._count < self._limit:
                 return False
-        # It may take several rounds to return to the same state, so double the number each time.
+        # A loop may take several rounds to return to a state, so save one after 1, 2, 4, … rounds.
         self._limit = 1 if self._registers is None else 2 * self._limit
         self._registers, self._splits, self._count = list(registers), places, 0
         self.watched = []
@@ -343,7 +346,7 @@ class Rounds:
 def goes_in_circles(warp: Any, most: int) -> bool:
     """Execute up to `most` instructions of a warp; return True if it returns to its initial state.
 
-    Returns False if one of the instructions has an effect that others may notice.
+    Returns False if one of the instructions has an effect that other warps may notice.
     """
     machine, instructions = warp.block.machine, warp.block.launch.program.kernel.instructions
     before, limit, left = machine.progress, 1, most
@@ -376,8 +379,8 @@ def _equal(some: list[np.ndarray], others: list[np.ndarray]) -> bool:
 LANES = 32
 _PATIENCE = 32  # yields of one split before the other splits of its warp go first
 
-# Returned by a step instead of the number of the next instruction:
-BLOCKED = -1  # it cannot continue; run it again after a change
+# Returned by a step instead of the next place:
+BLOCKED = -1  # the lanes cannot continue; run the step again after a change
 EXITED = -2  # the lanes have ended
 PARTED = -3  # the lanes have diverged; `warp.splits` has their places
 YIELDED = -4  # continue at `split.place` after a turn of the other warps
@@ -406,7 +409,7 @@ class Groups:
 
     Attributes:
         open: the operations that are in no group yet.
-        committed: the groups that have not been waited for, each with the lanes that committed it.
+        committed: the groups that no warp has waited for, each with the lanes that committed it.
     """
 
     open: list[Any] = field(default_factory=list)
@@ -436,9 +439,9 @@ class Warp:
         self.yielded = False  # True if its last turn ended by rereading memory
         self.parked: Sequence[Wait] = ()  # the warp cannot continue before one of these is over
         self.rounds = Rounds()
-        self.circles = False  # it repeats a loop without any effect
+        self.circles = False  # the warp repeats a loop without any effect
         self.idle = 0.0  # turns without a change in the machine
-        self.seen = 0  # the machine's progress when it last reread memory
+        self.seen = 0  # the machine's progress when the warp last reread memory
         self.clock = 0
         self.actor = Actor(block.device, block.index, index)
         self.groups = {kind: Groups() for kind in ("bulk", "cp.async", "wgmma")}
@@ -448,7 +451,7 @@ class Warp:
         self.register_count: int = block.launch.registers  # of each lane
 
     def instruction(self, place: int) -> Instruction:
-        """Return the instruction at a place of its kernel; the last one for the end."""
+        """Return the instruction at a place; the last instruction at the end of the kernel."""
         code: Sequence[Instruction] = self.block.launch.program.kernel.instructions
         return code[min(place, len(code) - 1)]
 
@@ -514,7 +517,7 @@ class Warp:
         return budget < start
 
     def is_parked(self) -> bool:
-        """Return True if running it would change nothing, because none of its waits is over."""
+        """Return True if the warp is parked and none of its waits is over."""
         for wait in self.parked:
             if wait.is_over():
                 self.parked = ()
@@ -534,7 +537,7 @@ class Warp:
         self.parked = [self.split.waits]
 
     def _park(self, round_of: Split | None = None) -> None:
-        """Park the warp, unless only running it can show that a wait of its lanes is over."""
+        """Park the warp, unless the end of a wait can only be detected by running the warp."""
         found = list(self.rounds.watched) if round_of is not None else []
         for split in self.splits:
             if split is round_of:
@@ -579,7 +582,7 @@ class Warp:
         return PARTED
 
     def together(self, what: str, named: npt.NDArray[np.bool_] | None = None) -> bool:
-        """Return True if all live lanes are here, as `.sync` and `.aligned` require.
+        """Return True if all live lanes are at this instruction, as `.sync` and `.aligned` require.
 
         With a mask `named`, only the lanes in the mask are required.
         """

@@ -1,4 +1,4 @@
-"""`cvt`: scalars, packed halves, f8, f6, f4, and powers of two (9.7.9.21).
+"""`cvt`: scalars, packed halves, f8, f6, f4, and powers of two (PTX ISA 9.0, 9.7.9.21).
 
 Floats are rounded to integers in the mode of `.rni`, `.rzi`, `.rmi` or `.rpi`, and clamped to the
 range. NaN becomes 0, or only the highest bit if the source is f64 or the result has 64 bits. With
@@ -53,7 +53,7 @@ class Narrow:
     """A format of at most eight bits.
 
     Attributes:
-        dtype: its numbers, one per byte.
+        dtype: dtype of arrays with one number per byte.
         register: dtype of a register that holds two numbers.
         bits: bits of one number within the register.
         largest: the largest number.
@@ -71,7 +71,7 @@ def _narrow(dtype: Any, register: np.dtype[Any], bits: int, nan: int) -> Narrow:
     return Narrow(np.dtype(dtype), register, bits, float(FACTS(dtype).max), nan)
 
 
-# f6 and f4 have no NaN: it becomes the largest number.
+# f6 and f4 have no NaN; NaN is converted to the largest number.
 NARROW = {
     "e4m3x2": _narrow(ml_dtypes.float8_e4m3fn, U16, 8, 0x7F),
     "e5m2x2": _narrow(ml_dtypes.float8_e5m2, U16, 8, 0x7F),
@@ -111,7 +111,7 @@ def build_halves(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _encoded(values: Array, to: Narrow, *, relu: bool) -> Array:
-    """Encode doubles that f32 holds in a narrow format, one per byte, clamped to its range."""
+    """Encode numbers (doubles, exact in f32), one per byte, clamped to the format's range."""
     unordered = np.isnan(values)
     if relu:
         values = np.maximum(values, 0.0) + 0.0
@@ -139,7 +139,7 @@ def build_encoding(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def _of_pairs(source: str, register: Any, encode: Function) -> Arithmetic:
-    """Return a conversion of two f32, or of packed halves, by a function of pairs of doubles."""
+    """Build a conversion of two f32, or of packed halves; `encode` takes pairs of doubles."""
     if source == "f32":
 
         def of_two(high: Array, low: Array) -> Array:

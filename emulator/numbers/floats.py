@@ -1,8 +1,8 @@
 """Floating-point instructions, comparisons and selection (PTX ISA 9.0, 9.7.3 to 9.7.7).
 
 `add`, `sub`, `mul`, `fma`, `div.rn`, `sqrt.rn` and `rcp.rn` return the IEEE 754 result. Approximate
-instructions return the double-precision result, rounded to the nearest number: it differs from the
-hardware's by less than the error that the manual allows.
+instructions return the double-precision result, rounded to the nearest number. It differs from the
+result on a GPU by less than the error that the manual allows.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _mixed(function: Function, narrow: np.dtype[Any], sources: int) -> Arithmeti
 
 
 def _divide_roughly(a: Array, b: Array) -> Array:
-    """Return a / b as by `div.approx`: a divisor above 2**126 gives zero (9.7.3.8)."""
+    """Divide like `div.approx`: a divisor above 2**126 gives zero (9.7.3.8)."""
     size = np.abs(b)
     huge = (size > np.float32(2.0**126)) & np.isfinite(size)
     return np.where(huge, a * np.copysign(np.float32(0), b), a / b)
@@ -169,7 +169,7 @@ def _of_three(function: Function) -> Function:
 def larger(a: Any, b: Any) -> Any:
     """Return the larger number, or NaN if both are NaN.
 
-    `np.fmax` returns NaN for a number and a signaling NaN in short arrays.
+    `np.fmax` is not used, because in short arrays it returns NaN for a number and a signaling NaN.
     """
     return np.maximum(np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b))
 
@@ -179,8 +179,8 @@ def smaller(a: Any, b: Any) -> Any:
     return np.minimum(np.where(np.isnan(a), b, a), np.where(np.isnan(b), a, b))
 
 
-# The bool is True for `.NaN`, with which NaN operands win. Two zeros are merged by their bits: AND
-# gives the greater zero, OR the lesser one.
+# The bool is True for `.NaN`: a NaN operand makes the result NaN. Two zeros are merged by their
+# bits: AND gives the greater zero, OR the lesser one.
 EXTREMES: dict[tuple[str, bool], Function] = {
     ("max", False): _with_ordered_zeros(larger, np.bitwise_and),
     ("max", True): _with_ordered_zeros(np.maximum, np.bitwise_and),
@@ -213,7 +213,7 @@ def build_extreme(mnemonic: Mnemonic) -> Arithmetic:
 
 
 def build_sign(mnemonic: Mnemonic) -> Arithmetic:
-    """Build `abs` and `neg` of floats, which change only the sign bit of NaN."""
+    """Build `abs` and `neg` of floats, which change only the sign bit, also of NaN."""
     name = mnemonic.type("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
     element = element_of(name)
     ftz = element in (F16, F32) and mnemonic.flag("ftz")
@@ -407,7 +407,7 @@ def _comparison(mnemonic: Mnemonic, name: str, element: Any) -> tuple[Function, 
 
 
 def _with_inverse(function: Function, join: Any) -> Callable[..., tuple[Array, Array]]:
-    """Return a comparison for the destinations `p|q`: q is joined with the inverse (9.7.6.2)."""
+    """Return a comparison for `p|q`: p is the result and q its inverse, each joined (9.7.6.2)."""
     if join is None:
 
         def plain(a: Array, b: Array) -> tuple[Array, Array]:

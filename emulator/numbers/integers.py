@@ -1,8 +1,8 @@
 """Integer arithmetic, logic, shifts, and operations on bits (PTX ISA 9.0, 9.7.1, 9.7.2, 9.7.8).
 
-The carry flag is a register that is never named as an operand. Here it is the last source of
-instructions that read it, and the second result of those that write it, 0 or 1 in each lane. For
-subtraction it is the borrow.
+In PTX, the carry flag is an implicit operand. Here, it is the last source of instructions that read
+it, and the second result of instructions that write it: 0 or 1 in each lane. For subtraction, it is
+the borrow.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _high_of_u64(a: Array, b: Array) -> Array:
 
 
 def _high_of_s64(a: Array, b: Array) -> Array:
-    """Return the upper 64 bits of products of s64: unsigned, corrected for the signs."""
+    """Return the upper 64 bits of products of s64: of unsigned products, corrected for signs."""
     high = _high_of_u64(a.view(np.uint64), b.view(np.uint64)).view(np.int64)
     result: Array = high - np.where(a < 0, b, 0) - np.where(b < 0, a, 0)
     return result
@@ -135,7 +135,7 @@ def _quotient(a: Array, b: Array) -> Array:
     """Return a / b rounded towards zero; all bits set for a zero divisor, as on hardware."""
     zero = b == 0
     divisor = np.where(zero, b.dtype.type(1), b)
-    # The remainder has the sign of a, so that the difference is divisible.
+    # The remainder has the sign of a, so a - remainder is a multiple of the divisor.
     quotient = (a - np.fmod(a, divisor)) // divisor
     return np.where(zero, ~np.zeros_like(a), quotient)
 
@@ -233,7 +233,7 @@ def build_logic(mnemonic: Mnemonic) -> Arithmetic:
 
 @functools.lru_cache(maxsize=256)
 def _products(table: int) -> tuple[tuple[int, ...], ...]:
-    """Return the sets of operands whose ANDs, XORed, are the function with a truth table.
+    """Convert a truth table to an XOR of ANDs; return the operand numbers of each AND.
 
     The table has 8 bits, indexed by 4a + 2b + c (algebraic normal form; the empty AND is 1).
     """

@@ -1,4 +1,4 @@
-"""Exact and directed rounding of arrays, and the parts that arithmetic instructions are built from.
+"""Exact and directed rounding of arrays, and building blocks of arithmetic instructions.
 
 A value that must be rounded once is first computed exactly, or as a double whose last bit is odd if
 it is inexact ("rounding to odd"). Rounding such a double to a format of at most 51 significant bits
@@ -6,8 +6,8 @@ gives the same result as rounding the exact value, in every mode. (Boldo and Mel
 of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
 
 Sums, products, quotients and roots take a dtype (f64, f32, f16 or bf16) and a mode, and return a
-function of arrays. f16 and bf16 are computed in wider types that keep everything needed to round
-once. Rare cases are computed with rational numbers, one lane at a time.
+function of arrays. f16 and bf16 are computed in wider types, with enough bits to round only once.
+Rare cases are computed with rational numbers, one lane at a time.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ ROUNDINGS = ("rn", "rz", "rm", "rp")
 
 
 DTYPES = {**INTEGERS, **BITS, **FLOATS, "pred": PREDICATE}
-"""The dtype of each type but the packed ones."""
+"""The dtype of each PTX type except packed types."""
 
 UFUNCS: dict[str, Any] = {
     "add": np.add,
@@ -91,7 +91,7 @@ UFUNCS: dict[str, Any] = {
 
 
 class Mnemonic:
-    """A mnemonic whose parts are consumed one by one.
+    """A mnemonic; its methods consume its parts one by one.
 
     Args:
         opcode: the whole mnemonic, such as `add.rn.f32`.
@@ -116,7 +116,7 @@ class Mnemonic:
         """Consume the one part that is among these names.
 
         Raises:
-            UnsupportedError: there is none, and no default was given.
+            UnsupportedError: there is no such part, and no default was given.
         """
         for part in self.parts:
             if part in names:
@@ -130,7 +130,7 @@ class Mnemonic:
         """Consume the last part, which must be one of these types.
 
         Raises:
-            UnsupportedError: it is another one.
+            UnsupportedError: the last part is not one of them, or no part is left.
         """
         if not self.parts:
             raise self.refused(f"it needs one of .{', .'.join(names)}")
@@ -139,14 +139,14 @@ class Mnemonic:
         return self.parts.pop()
 
     def dtype(self, *names: str) -> np.dtype[Any]:
-        """Consume the last part as by `type`, and return the element type of this name."""
+        """Consume the last part like `type`, and return its dtype."""
         return DTYPES[self.type(*names)]
 
     def finish(self) -> None:
         """Reject parts that have not been consumed.
 
         Raises:
-            UnsupportedError: parts are left, or there are unconsumed operands.
+            UnsupportedError: parts are left, or the number of operands is not supported.
         """
         if self.parts:
             raise self.refused(f".{self.parts[0]} is unknown here")
@@ -207,7 +207,7 @@ class Format:
     largest: float
 
 
-# ml_dtypes declares no types for it.
+# `Any` because ml_dtypes does not declare the type of `finfo`.
 FACTS: Any = ml_dtypes.finfo
 
 
@@ -281,7 +281,7 @@ def finished(
     sat: bool = False,
     relu: bool = False,
 ) -> Callable[..., Array]:
-    """Add modifiers to a function, for operands and result, and make NaN canonical."""
+    """Apply modifiers to a function's operands and result, and make NaN canonical."""
     if not (ftz_in or ftz_out or sat or relu):
         return lambda *operands: canonical(function(*operands))
 
@@ -439,7 +439,7 @@ def exact_quotient(a: float, b: float, mode: str) -> float:
 
 
 def exact_root(a: float, mode: str) -> float:
-    """Return the root of a."""
+    """Return the square root of a."""
     root = float(np.sqrt(a))
     if mode == "rn" or not math.isfinite(root) or root == 0:
         return root
@@ -485,7 +485,7 @@ def directed(values: Array, dtype: Any, mode: str) -> Array:
 
 
 def _rounded_sum(a: Array, b: Array, dtype: Any, mode: str) -> Array:
-    """Round the sum of two exact doubles once; -0 when rounding 0 down, unless both are +0."""
+    """Round the sum of two exact doubles once; in mode rm, 0 becomes -0 unless both are +0."""
     total = np.add(a, b)
     odd = to_odd(total, error_of_sum(a, b, total))
     if mode == "rm":
@@ -495,7 +495,7 @@ def _rounded_sum(a: Array, b: Array, dtype: Any, mode: str) -> Array:
 
 
 def add(dtype: Any, mode: str) -> Function:
-    """Return the addition of two numbers of this type, rounded in this mode."""
+    """Return a function that adds two numbers of this type, rounded in this mode."""
     if dtype == F64:
         return np.add if mode == "rn" else over_lanes(_exact_sum, mode)
     if mode != "rn":
@@ -506,7 +506,7 @@ def add(dtype: Any, mode: str) -> Function:
 
 
 def multiply(dtype: Any, mode: str) -> Function:
-    """Return the multiplication."""
+    """Return a function that multiplies."""
     if dtype == F64:
         return np.multiply if mode == "rn" else over_lanes(exact_product, mode)
     if mode != "rn":
@@ -569,7 +569,7 @@ def _fused_f64(a: Array, b: Array, c: Array) -> Array:
 
 
 def fused(dtype: Any, mode: str) -> Function:
-    """Return the fused multiply-add a x b + c, rounded once."""
+    """Return a function that computes a x b + c, rounded once (fused multiply-add)."""
     if dtype == F64:
         return _fused_f64 if mode == "rn" else over_lanes(exact_fused, mode)
     if dtype == F32 and mode == "rn":
@@ -578,7 +578,7 @@ def fused(dtype: Any, mode: str) -> Function:
 
 
 def subtract(dtype: Any, mode: str) -> Function:
-    """Return the subtraction."""
+    """Return a function that subtracts."""
     if mode == "rn":
         return np.subtract
     total = add(dtype, mode)
@@ -586,9 +586,10 @@ def subtract(dtype: Any, mode: str) -> Function:
 
 
 def divide(dtype: Any, mode: str) -> Function:
-    """Return the division; directed rounding of an f32 quotient first rounds it to a double.
+    """Return a function that divides.
 
-    This is exact enough: if a quotient of two f32 is not an f32, its nearest double is not either.
+    In directed modes, an f32 quotient is first rounded to a double. The result is still exact: if
+    a quotient of two f32 is not an f32, its nearest double is not either.
     """
     if mode == "rn":
         return np.divide
@@ -598,7 +599,7 @@ def divide(dtype: Any, mode: str) -> Function:
 
 
 def root(dtype: Any, mode: str) -> Function:
-    """Return the square root."""
+    """Return a function that computes the square root."""
     if mode == "rn":
         return np.sqrt
     if dtype == F64:
@@ -607,7 +608,7 @@ def root(dtype: Any, mode: str) -> Function:
 
 
 def reciprocal(dtype: Any, mode: str) -> Function:
-    """Return the reciprocal."""
+    """Return a function that computes the reciprocal."""
     quotient = divide(dtype, mode)
     one = dtype.type(1)
     return lambda a: quotient(np.full(a.shape, one, dtype), a)

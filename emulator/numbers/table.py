@@ -1,6 +1,6 @@
 """All arithmetic PTX instructions that the emulator supports, by mnemonic, and atomic operations.
 
-Atomic operations compute new values from old ones (PTX ISA 9.0, 9.7.13.5).
+An atomic operation computes the new value from the value in memory (PTX ISA 9.0, 9.7.13.5).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def find_atomic(operation: str, kind: str, *, flush: bool = False) -> Atomic:
     Args:
         operation: add, min, max, and so on.
         kind: the type, as named in instructions.
-        flush: sums of f32 flush subnormals, as in global memory (9.7.13.5, 9.7.13.6).
+        flush: if True, sums of f32 flush subnormals, as in global memory (9.7.13.5, 9.7.13.6).
     """
     if kind in PACKED:
         register, element = PACKED[kind]
@@ -69,7 +69,7 @@ def combined(operation: str, old: Any, *operands: Any, flush: bool = True) -> An
         operation: its name, such as "add" or "cas".
         old: the values in memory.
         operands: the new values; for "cas", the expected and the new values.
-        flush: sums of f32 flush subnormals.
+        flush: if True, sums of f32 flush subnormals.
     """
     new = operands[-1]
     is_float = old.dtype.kind not in "iu"
@@ -92,7 +92,7 @@ def combined(operation: str, old: Any, *operands: Any, flush: bool = True) -> An
 def flushed_sum(old: Any, new: Any) -> Any:
     """Return the sum of f32, with subnormal operands and sums flushed to zeros of the same sign."""
     if np.ndim(old) == 0 and min(abs(old), abs(new), abs(old + new)) >= _LEAST:
-        return old + new  # a scalar: most of them are far from subnormal
+        return old + new  # a fast path, because most scalars are far from subnormal
     return _flushed_f32(np.add(_flushed_f32(old), _flushed_f32(new)))
 
 
@@ -102,14 +102,14 @@ def _flushed_f32(values: Any) -> Any:
 
 
 def reduce_values(operation: str, kind: str, values: Array, *, nan: bool, absolute: bool) -> Array:
-    """Return the minimum, maximum and so on along the first axis, as of `redux.sync` (9.7.13.12).
+    """Reduce values along the first axis, like `redux.sync` (9.7.13.12).
 
     Args:
         operation: `add`, `min`, `max`, `and`, `or` or `xor`.
         kind: the type, f32 or an integer.
-        values: of this type.
-        nan: a result is NaN if any value is; else only if all are.
-        absolute: reduce the magnitudes.
+        values: the values, of this type.
+        nan: if True, the result is NaN if any value is NaN; otherwise only if all values are NaN.
+        absolute: if True, reduce the magnitudes.
     """
     if kind != "f32":
         result: Array = UFUNCS[operation].reduce(values, axis=0, dtype=values.dtype)
@@ -196,7 +196,7 @@ def find(opcode: str, *, destinations: int = 1, sources: int | None = None) -> A
         sources: 3 for `min` and `max` of three operands; None if the opcode determines it.
 
     Returns:
-        None if the base of the mnemonic is not an arithmetic instruction.
+        None if the first part of the mnemonic (its base) is not an arithmetic instruction.
 
     Raises:
         UnsupportedError: the base is known, but another part of the mnemonic is not.

@@ -1,4 +1,4 @@
-"""Parses PTX: variables, registers, labels, instructions; rejects other parts with their line."""
+"""Parses PTX: variables, registers, labels and instructions. Errors name the line."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _SPECIAL = re.compile(
 
 
 def unexpected(text: str, line: int) -> UnsupportedError:
-    """Return the error for a part that is not understood."""
+    """Return the error for text that the parser does not support."""
     return UnsupportedError(f"PTX line {line}: unexpected {text!r}")
 
 
 def _value_of(expression: str, line: int) -> int:
     """Return the value of a constant expression such as `(0xf0 & 0xcc) ^ 0xaa`."""
     try:
-        return int(eval(expression, {"__builtins__": {}}))  # numbers and operators alone
+        return int(eval(expression, {"__builtins__": {}}))  # see _EXPRESSION
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
         raise unexpected(expression, line) from error
 
@@ -64,7 +64,7 @@ class Scope:
         names: the registers declared here. In the outermost scope, a numbered register (declared as
             in `%r<9>`) is added at its first use.
         ranges: the types of numbered registers by their prefix.
-        labels: the number of the instruction after each label.
+        labels: the index of the instruction after each label.
         known: operands by their text.
     """
 
@@ -82,7 +82,7 @@ class Scope:
         return register
 
     def declare_all(self, register_type: str, names: str) -> None:
-        """Declare the registers of `.reg .b32 %r<9>, %x;`."""
+        """Declare the registers in a directive such as `.reg .b32 %r<9>, %x;`."""
         for name in map(str.strip, names.split(",")):
             prefix, _, count = name.rstrip(">").partition("<")
             if not count:
@@ -94,7 +94,7 @@ class Scope:
                     self.declare(f"{prefix}{number}", register_type)
 
     def place_of(self, label: str) -> int | None:
-        """Return the number of the instruction after a label, None if there is no such label."""
+        """Return the index of the instruction after a label, None if there is no such label."""
         scope: Scope | None = self
         while scope is not None:
             if label in scope.labels:
@@ -106,7 +106,7 @@ class Scope:
         """Return the operands in a text; each one is parsed once per scope.
 
         Raises:
-            UnsupportedError: one is not understood.
+            UnsupportedError: an operand is not supported.
         """
         return tuple([self._operand(each, line) for each in _OPERANDS.findall(text)])
 
@@ -200,7 +200,7 @@ def read_variable(text: str, space: str, line: int) -> Variable:
     """Parse `.align 8 .b8 name[16] = {...}` or a parameter.
 
     Raises:
-        UnsupportedError: its type or its initial value is unknown.
+        UnsupportedError: the type or the initial value is unknown.
     """
     declared, _, initial = text.partition("=")
     found = _VARIABLE.fullmatch(declared.strip())
@@ -251,14 +251,14 @@ class _Lines:
         """Take the next line of a statement.
 
         Raises:
-            UnsupportedError: there is none.
+            UnsupportedError: the file has ended.
         """
         if (line := self.next()) is None:
             raise UnsupportedError("the PTX ends in the middle of a statement")
         return line
 
     def until(self, text: str, mark: str) -> str:
-        """Take lines until one has a mark; return the text before it."""
+        """Take lines up to the first `mark`; return the text before it."""
         while mark not in text:
             text += f" {self.more()}"
         text, _, rest = text.partition(mark)
@@ -266,7 +266,7 @@ class _Lines:
         return text
 
     def give_back(self, rest: str) -> None:
-        """Return the rest of the last line."""
+        """Put back the rest of the last line, for the next call."""
         if rest.strip():
             self.taken -= 1
             self.lines[self.taken] = rest
@@ -286,7 +286,7 @@ class _Body:
         """Parse up to the closing brace.
 
         Raises:
-            UnsupportedError: a part is not understood.
+            UnsupportedError: a part is not supported.
         """
         lines = self._lines
         while True:

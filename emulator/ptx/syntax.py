@@ -1,7 +1,7 @@
 """The parts of a PTX module: kernels, instructions and their operands (PTX ISA 9.0, 4 and 5).
 
-Registers are numbered within their kernel; names that are declared again in an inner scope have
-separate numbers.
+Registers are numbered within their kernel. A name that is declared again in an inner scope gets
+another number.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The target of a branch: the number of an instruction."""
+    """The target of a branch: the index of an instruction."""
 
     name: str
     target: int
@@ -109,7 +109,7 @@ class Instruction(NamedTuple):
 
     @property
     def results(self) -> tuple[Operand, ...]:
-        """The operand that it sets, if there is one; matrix products also read theirs."""
+        """The operand that the instruction sets, if any; matrix products also read it."""
         first = self.operands[:1]
         if not first or not isinstance(first[0], Register | Vector | Pair):
             return ()
@@ -117,7 +117,7 @@ class Instruction(NamedTuple):
 
     @property
     def sources(self) -> tuple[Operand, ...]:
-        """The operands that it reads, and the addresses of what it writes."""
+        """The operands that the instruction reads, and the addresses that it writes to."""
         return self.operands[len(self.results) :]
 
 
@@ -158,7 +158,7 @@ class Module:
         """Return the entry of this name.
 
         Raises:
-            KeyError: there is none.
+            KeyError: there is no such entry.
         """
         return {kernel.name: kernel for kernel in self.kernels}[name]
 

@@ -42,7 +42,7 @@ from pallasc.emulator.races.threads import (
 
 @dataclass
 class Ledger(Observer):
-    """State of all memory. `findings` has each pair of conflicting lines once."""
+    """Records accesses to all memory; `findings` has each pair of conflicting PTX lines once."""
 
     records = True
     findings: list[Finding] = field(default_factory=list)
@@ -52,10 +52,11 @@ class Ledger(Observer):
         self._threads: dict[Warp, Thread] = {}
         self._clusters: dict[int, ClusterState] = {}
         self._shadows: dict[int, Shadow] = {}  # by the identity of a region
-        self._alive: dict[int, Any] = {}  # keeps those identities from being reused
+        self._alive: dict[int, Any] = {}  # objects kept so that their identities are not reused
         self._blocks: dict[int, Block] = {}
         self._known_at_end: dict[int, Clusters] = {}  # by device: knowledge of other clusters
-        self._initialised: dict[tuple[int, int], int] = {}  # mbarriers: region, offset
+        # By region and offset of an mbarrier: the event that initialized it.
+        self._initialised: dict[tuple[int, int], int] = {}
         self._under_way: set[tuple[int, int]] = set()  # mbarriers that pending copies still signal
         self._events: list[Event | None] = [None]
         self._agent_of = np.zeros(1024, np.int32)
@@ -63,7 +64,7 @@ class Ledger(Observer):
         self._seen: set[tuple[object, ...]] = set()
         self._orders: dict[Instruction, Order] = {}
         self._shifts: dict[tuple[int, int], tuple[int, int]] = {}
-        self._sync: dict[tuple[int, int], dict[Domain, Passed]] = {}  # semaphores
+        self._sync: dict[tuple[int, int], dict[Domain, Passed]] = {}  # by semaphore
         self._launches: list[Launch] = []
         self._copying: dict[int, dict[Instruction, bool]] = {}
         self._cluster_count = 0
@@ -100,7 +101,7 @@ class Ledger(Observer):
         return number
 
     def _access(self, thread: Thread, place: int, what: str, scope: int = WEAK) -> int:
-        """Return the event of a plain access: the same one until the warp's next release."""
+        """Return the event of a plain access; an instruction has one event until a release."""
         number = thread.events.get(place)
         if number is None:
             access = Access(what, thread.warp.instruction(place), thread.warp.actor)
@@ -141,12 +142,12 @@ class Ledger(Observer):
         self.findings.append(Finding(rule, message, second.access, before, memory, begin, end))
 
     def _against_writes(self, use: Use) -> None:
-        """Check that the writes to these bytes have happened before."""
+        """Check that the writes to these bytes have happened before the access."""
         ids, known = use.shadow.written[use.index], use.known
         if use.is_near and _is_one(ids):
             only = int(ids[0])
             if known[self._agent_of[only] % len(known)] >= only:
-                return  # one access has written all of it, and has happened before
+                return  # all bytes were written by one access, which has happened before
         late = self._late(use, ids, known)
         if late.any():
             late = self._without_strong(ids, late, use.event)
@@ -156,9 +157,9 @@ class Ledger(Observer):
             self._uninitialized(use, ids == 0)
 
     def _late(self, use: Use, ids: np.ndarray, known: np.ndarray) -> np.ndarray:
-        """Return True for the events that have not happened before.
+        """Return bool[ids]: True for events that have not happened before the access.
 
-        The agents of other clusters are numbered separately.
+        Each cluster numbers its agents separately.
         """
         agents = self._agent_of[ids]
         late: np.ndarray = known[agents % len(known)] < ids
@@ -183,7 +184,7 @@ class Ledger(Observer):
         return late
 
     def _without_strong(self, ids: np.ndarray, late: np.ndarray, event: int) -> np.ndarray:
-        """Exclude pairs of strong accesses whose scopes include each other: they do not race."""
+        """Exclude strong accesses whose scopes include each other's threads: they do not race."""
         current = self._events[event]
         if current is None or current.scope == WEAK:
             return late
@@ -200,7 +201,7 @@ class Ledger(Observer):
 
         Args:
             use: the write.
-            known: by agent, the last event before, for plain accesses.
+            known: by agent, the last event that happened before plain accesses of the warp.
         """
         if use.is_near:
             if late := use.shadow.late_read(use.index, known):
@@ -233,11 +234,11 @@ class Ledger(Observer):
             self._find(rule, message, second, first, shadow.name, extent)
 
     def _may_differ(self, first: Event, second: Event) -> bool:
-        """Return True if two executions of one store must agree on its bytes.
+        """Return True if two executions of one store race when their bytes differ.
 
-        The warps of a warpgroup may store in different iterations of a loop, so only stores that
-        each warp executes once must agree. Reductions, and several bulk stores of one warp to the
-        same place, are not checked.
+        Within a warpgroup, only stores that each warp executes once are checked, because its warps
+        may be in different iterations of a loop. Reductions, and several bulk stores of one warp to
+        the same place, are not checked.
         """
         one, other = first.warp, second.warp
         instruction = second.access.instruction
@@ -251,11 +252,11 @@ class Ledger(Observer):
         return all(t is not None and t.stores.get(id(instruction), 0) <= 1 for t in threads)
 
     def wrote(self, w: Warp) -> None:
-        """Report stores that differ from the bytes of another execution."""
+        """Report stores whose bytes differ from another execution of the same instruction."""
         self._report_differing(self._agreements.wrote())
 
     def completed(self, operation: Asynchronous) -> None:
-        """Report bulk stores that differ from the bytes of another execution."""
+        """Report bulk stores whose bytes differ from another execution of the instruction."""
         self._report_differing(self._agreements.completed(operation))
 
     def _report_differing(self, found: Sequence[tuple[Doubt, np.ndarray]]) -> None:
@@ -339,7 +340,7 @@ class Ledger(Observer):
         )
 
     def _is_fence_missing(self, thread: Thread, first: Event, number: int) -> bool:
-        """Return True if a warp knows of a tcgen05 operation, so that only a fence is missing."""
+        """Return True if a barrier orders a tcgen05 operation, so that only a fence is missing."""
         known = thread.frontier.own[GENERIC, self._agent_of[number]]
         is_tensor = first.operation is not None and first.operation.what.startswith("tcgen05.")
         return is_tensor and bool(known >= number)

@@ -1,15 +1,16 @@
 """The observer: tracks which accesses have happened before which, in PTX's memory model.
 
-Every warp is a thread with a frontier (`threads.py`). Asynchronous copies, matrix products and
-similar operations are separate agents; a warp knows that they have finished only after waiting for
-them. Unordered accesses are found even if this run happened to execute them in the right order.
+Every warp is a thread with a frontier: the events that it knows to have happened before
+(`threads.py`). Asynchronous copies, matrix products and similar operations are separate agents; a
+warp knows that they have finished only after waiting for them. Unordered accesses are found even if
+they were executed in the right order by chance.
 
-It follows PTX ISA 9.0, chapter 8, and the rules for completion in 9.7.9.25, 9.7.13.15, 9.7.15 and
-9.7.16.6. Where kernels that are known to work do less than the manual requires, this module
-requires less: a plain read needs no proxy fence before an asynchronous write; the completion of a
-copy passes on the knowledge of the warp that issued it; scopes of mbarriers are ignored. Lanes of
-one warp are not distinguished. A block ends when all its warps have ended; all accesses to its
-memory must happen before that (2.2.2).
+The rules are in PTX ISA 9.0, chapter 8, and for completion in 9.7.9.25, 9.7.13.15, 9.7.15 and
+9.7.16.6. Kernels that are known to work do not follow all of them, so this module requires less: a
+plain read needs no proxy fence before an asynchronous write; the completion of a copy passes on the
+knowledge of the warp that issued it; scopes of mbarriers are ignored. Lanes of one warp are not
+distinguished. A block ends when all its warps have ended; all accesses to its memory must happen
+before that (2.2.2).
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Races(Operations):
         self._blocks[id(shared)] = block
 
     def _new_launches(self, launches: list[Launch]) -> None:
-        """Forget earlier launches, which are over before this one begins."""
+        """Forget earlier launches, which have ended."""
         self.__post_init__()
         self._launches = launches
 
@@ -101,7 +102,7 @@ class Races(Operations):
     def finished(self) -> None:
         """Check that devices' writes to each other's memory have arrived when kernels end.
 
-        Signals are excluded: nothing waits for the last ones.
+        Strong writes are excluded: they are signals, and no kernel waits for the last ones.
         """
         for shadow in list(self._shadows.values()) if self._known_at_end else []:
             device = shadow.region.device if shadow.region is not None else None
@@ -141,7 +142,7 @@ class Races(Operations):
         )
 
     def _outlived(self, block: Block) -> None:
-        """Check that others' accesses to a block's shared memory end before it does (2.2.2)."""
+        """Check that a block ends after other blocks' accesses to its shared memory (2.2.2)."""
         threads = [self._threads[warp] for warp in block.warps]
         reached = threads[0].cluster.reached.pop(block.rank, {})
         if not reached:
@@ -162,7 +163,7 @@ class Races(Operations):
             )
 
     def leaving(self, w: Warp) -> None:
-        """Check the pending operations of a warp that has ended; they are not complete yet."""
+        """Check the pending operations of a warp that has ended, before they complete."""
         thread = self._threads[w]
         own = thread.frontier.own[GENERIC]
         for operation in thread.asynchronous:
@@ -262,7 +263,7 @@ class Races(Operations):
         return given
 
     def _group_barrier(self, thread: Thread, w: Warp, key: str, rest: list[Any]) -> BarrierState:
-        """Return the barrier of a block or of the cluster, in one of its generations."""
+        """Return the state of a barrier of the block or of the cluster in one generation."""
         barriers = thread.cluster.barriers
         *which, generation = rest
         kind = (key, w.block.rank if key == "bar" else None, *which)
@@ -283,7 +284,7 @@ class Races(Operations):
             return
         parts = w.instruction(place).parts
         if key == "mbarrier" and "relaxed" in parts:
-            # A later fence acquires what this wait has seen.
+            # A later fence acquires the knowledge that this wait has seen.
             seen = thread.acquired.setdefault(
                 scope_of(parts, CTA), Frontier(thread.cluster.agents.frontier())
             )
@@ -321,7 +322,7 @@ class Races(Operations):
         thread.released[scope] = self._given(thread)
 
     def _raise(self, thread: Thread, row: int) -> None:
-        """Raise a row of a warp's frontier to its knowledge for plain accesses."""
+        """Add all that happened before a warp's plain accesses to a row of its frontier."""
         own = thread.frontier.own
         own[GENERIC, thread.number] = len(self._events) - 1
         np.maximum(own[row], own[GENERIC], out=own[row])

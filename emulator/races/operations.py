@@ -1,8 +1,8 @@
 """Accesses of lanes and of asynchronous operations.
 
-Loads, stores and atomic operations of lanes include those on semaphores. Registers of wgmma must be
-fenced before use, and unchanged until completion. Asynchronous operations have accesses and
-signals, and waits that show their completion.
+`PlainAccesses` tracks loads, stores and atomic operations of lanes, which may be on semaphores.
+`Registers` checks that registers of a wgmma are fenced before it, and unchanged until it completes.
+`Operations` tracks the accesses, signals and completion of asynchronous operations.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class PlainAccesses(Ledger):
         cluster = thread.cluster.number
         for domain, passed in self._sync.get(key, {}).items():
             if thread.acquired_at.get((key, domain, order)) is passed.clusters:
-                continue  # it has read this before, with no release since
+                continue  # the thread has acquired this before, with no release since
             needed = domain.needed(thread.warp, cluster in passed.clusters.tables)
             if order.scope < needed or not domain.has(thread.warp, cluster):
                 continue
@@ -175,7 +175,7 @@ class PlainAccesses(Ledger):
     def _touch_mbarrier(
         self, region: Region, offsets: np.ndarray, size: int, event: int, writes: bool
     ) -> None:
-        """Check if a plain access touches an mbarrier."""
+        """Report a plain access to an mbarrier."""
         block = self._blocks[id(region)]
         if not block.mbarriers:
             return
@@ -350,7 +350,7 @@ class Operations(Registers):
             shadow.record_read(agent if shared else 0, index, event)
 
     def _signals(self, thread: Thread, operation: Asynchronous, event: int) -> None:
-        """Check that the asynchronous proxy knows the mbarriers that an operation signals."""
+        """Check that an operation sees the initialization of the mbarriers that it signals."""
         if operation.what == "tcgen05.commit":
             row = thread.frontier.own[GENERIC]
         else:
@@ -381,7 +381,7 @@ class Operations(Registers):
         if operation.what == "tcgen05.commit":
             np.maximum(given.own[who.BEFORE], given.own[GENERIC], out=given.own[who.BEFORE])
         for block, offset in operation.signals:
-            if id(block.cluster) in self._clusters:  # else it ended without waiting: `leaving`
+            if id(block.cluster) in self._clusters:  # `leaving` reports clusters that ended
                 self._mbarrier(block, offset).arrive(given)
 
     def _mbarrier(self, block: Block, offset: int) -> BarrierState:
@@ -434,8 +434,9 @@ class Operations(Registers):
     def _fenced_agents(self, thread: Thread, moves: bool) -> np.ndarray:
         """Return bool[agents]: True for agents whose accesses to tensor memory need tcgen05.fence.
 
-        Between the warps of a warpgroup, a barrier orders loads, stores and the operations after
-        them: Mosaic's `commit_tmem` and `wait_load_tmem` have no fence (9.7.16.6.4 requires one).
+        Between warps of one warpgroup, a barrier is enough to order loads and stores before the
+        following operations: 9.7.16.6.4 requires a fence, but Mosaic's `commit_tmem` and
+        `wait_load_tmem` have none.
         """
         agents = thread.cluster.agents
         warpgroups = thread.cluster.warpgroups

@@ -1,12 +1,12 @@
 """The race observer's state of warps, clusters, barriers, and operations, and its findings.
 
 Scopes are the reach of strong accesses and fences (PTX ISA 9.0, 8.5). Two strong accesses do not
-race, and an acquire sees a release, if each scope includes the other thread.
+race, and an acquire sees a release, if the scope of each includes the thread of the other.
 
 Agents are warps, and the asynchronous units that access memory for them. Each agent of a cluster
-has a number. A frontier is a table with a column for each agent: the agent's last event that
-happened before the frontier owner's current point. Events are numbered in a single sequence as they
-occur, so the event numbers of an agent increase.
+has a number. A frontier is the knowledge of a warp: a table with a column for each agent, with the
+agent's last event that happened before the warp's next access. Events are numbered in a single
+sequence as they occur, so the event numbers of an agent increase.
 
 Each row of a frontier has its own happened-before relation:
 
@@ -24,7 +24,7 @@ A shadow has the last write and reads of each granule of a memory, as event numb
 granule depends on the accesses of the kernel. Stores of one instruction by several warps or blocks
 are races unless they write the same bytes. Loads may read unwritten bytes if the loaded values are
 unused or only stored again: with lane semantics, Mosaic lowers `ref[...] = value` to a swap that
-loads the old value for nothing, and a kernel may copy a buffer that is only partly filled.
+loads the unused old value, and a kernel may copy a buffer that is only partly filled.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ class Domain(NamedTuple):
         return self.scope == SYS or self == Domain.around(warp, cluster, self.scope)
 
     def needed(self, warp: Warp, is_near: bool) -> int:
-        """Return the smallest scope that acquires what was released here.
+        """Return the smallest scope with which a warp can acquire a release to this domain.
 
         Args:
             warp: the warp that acquires.
-            is_near: part of the release comes from the warp's own cluster.
+            is_near: True if the release contains knowledge about the warp's own cluster.
         """
         if self.device != warp.block.device:
             return SYS
@@ -100,15 +100,15 @@ _ROWS = 7
 WARP = 0
 WGMMA = 1
 LANE_COPIES = 2  # cp.async
-BULK_READS = 3  # of bulk stores
-BULK_WRITES = 4
+BULK_READS = 3  # reads of bulk stores
+BULK_WRITES = 4  # writes of bulk stores
 TENSOR_CORE = 5
 TENSOR_LOADS = 6
 TENSOR_STORES = 7
 KINDS = 8
 
 COPIES = 128
-"""Number of agents for tensor loads and similar copies: more than are ever in flight."""
+"""Number of agents for tensor loads and similar copies: more than are in flight at any time."""
 
 ALWAYS = np.iinfo(np.int32).max
 
@@ -116,7 +116,7 @@ Table = np.ndarray
 
 
 class Agents(NamedTuple):
-    """The agents of a cluster: `warps` of each kind, and the copies."""
+    """Numbers the agents of a cluster: per kind, one agent for each warp; then `COPIES` agents."""
 
     warps: int
 
@@ -145,20 +145,20 @@ class Agents(NamedTuple):
 
 
 class Clusters:
-    """Immutable tables of clusters, by cluster number; instances are shared.
+    """Knowledge about several clusters: immutable tables by cluster number.
 
-    Thousands of warps know about hundreds of clusters, mostly the same ones, so unions are cached
-    by identity.
+    Thousands of warps know about hundreds of clusters, mostly the same ones, so they share
+    instances, and unions are cached by identity.
     """
 
     __slots__ = ("__weakref__", "_last", "tables")
 
     def __init__(self, tables: dict[int, Table]) -> None:
         self.tables = tables
-        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # last argument, its union
+        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # argument, result
 
     def union(self, more: Clusters) -> Clusters:
-        """Return the later event of each agent; if one object includes the other, that object."""
+        """Return the joint knowledge; if one object includes the other, return that object."""
         if more is self or not more.tables:
             return self
         if not self.tables:
@@ -196,7 +196,7 @@ NONE = Clusters({})
 
 
 class Passed:
-    """Knowledge released at one place, for the threads that acquire there."""
+    """Knowledge released at a semaphore, for the threads that acquire there."""
 
     __slots__ = ("_covered", "clusters")
 
@@ -213,18 +213,18 @@ class Passed:
         self.clusters = self.clusters.with_one(number, own)
 
     def acquire(self, known: Clusters) -> Clusters:
-        """Return the knowledge of a thread after it has acquired this."""
+        """Return the knowledge of a thread after it has acquired the released knowledge."""
         return self.clusters if known in self._covered else known.union(self.clusters)
 
 
 class Frontier:
-    """The events that have happened before, in its own cluster and in other known clusters."""
+    """The knowledge of a thread about its own cluster and about other clusters."""
 
     __slots__ = ("others", "own")
 
     def __init__(self, own: Table) -> None:
         self.own = own
-        self.others = NONE  # may include unused knowledge about its own cluster
+        self.others = NONE  # may contain unused knowledge about this cluster, too
 
     def copy(self) -> Frontier:
         """Return a copy that can be changed independently."""
@@ -238,7 +238,7 @@ class Frontier:
         self.others = self.others.union(other.others)
 
     def join_own(self, table: Table) -> None:
-        """Add knowledge about its own cluster, except another thread's AFTER fences."""
+        """Add another thread's knowledge about this cluster, except its AFTER row."""
         np.maximum(self.own[:AFTER], table[:AFTER], out=self.own[:AFTER])
 
 
@@ -298,7 +298,7 @@ class Finding:
         return "\n".join(lines)
 
     def fault(self) -> Fault:
-        """Return this as an error."""
+        """Return the finding as an error."""
         second = self.second
         return Fault(self.rule, str(self), instruction=second.instruction, actor=second.actor)
 
@@ -412,8 +412,8 @@ class Order:
 def granule_shifts(kernel: Kernel, element_bytes: int) -> tuple[int, int]:
     """Return the base-2 logarithms of the granule sizes of shared and global memory.
 
-    A granule is as large as the smallest access of the kernel; all other accesses are multiples.
-    Tensor copies of bytes may begin and end at any byte of global memory.
+    A granule is as large as the smallest access of the kernel; larger accesses are several whole
+    granules. Tensor copies of bytes may begin and end at any byte of global memory.
 
     Args:
         kernel: the kernel.
@@ -449,7 +449,7 @@ class Shadow:
     Attributes:
         written: int32[granules], the last write event; 0 if nothing has written.
         reads: int32[readers, granules], the last read event of each agent.
-        readers: the agents of `reads`.
+        readers: the agent of each row of `reads`.
         region: the memory; None for tensor memory.
     """
 
@@ -584,21 +584,21 @@ class Doubt:
     held: np.ndarray | None = None
 
     def hold(self) -> Doubt:
-        """Save the current memory contents."""
+        """Save the current contents of the granules."""
         self.held = self.shadow.content(self.where)
         return self
 
     def differ(self) -> np.ndarray:
-        """Return bool[granules]: True where memory has changed since `hold`."""
+        """Return bool[granules]: True for granules that have changed since `hold`."""
         changed: np.ndarray = (self.shadow.content(self.where) != self.held).any(axis=1)
         return changed
 
 
 @dataclass(slots=True)
 class Agreements:
-    """The doubts to decide once the later of the two stores is in memory."""
+    """The doubts about stores: each is decided when the later of its two stores has written."""
 
-    _stores: list[Doubt] = field(default_factory=list)  # by the store that is being executed
+    _stores: list[Doubt] = field(default_factory=list)  # about the store that is being executed
     _copies: dict[Asynchronous, list[Doubt]] = field(default_factory=dict)
 
     def doubt(self, doubt: Doubt) -> None:
@@ -687,7 +687,7 @@ def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:
 
 _LOADS = {"ld", "ldu", "ldmatrix"}
 _MOVES = {"mov", "shr", "shl", "cvt", "prmt"}
-"""Instructions that move bits: storing their results still copies the loaded bytes."""
+"""Instructions that move bits: a store of their results still copies the loaded bytes."""
 
 
 def copying_loads(kernel: Kernel) -> dict[Instruction, bool]:
@@ -704,7 +704,7 @@ def copying_loads(kernel: Kernel) -> dict[Instruction, bool]:
 
 
 def _is_harmless(register: int, uses: dict[int, list[Instruction]]) -> bool:
-    """Return True if no result of a computation with the register has an effect."""
+    """Return True if the register's value has no effect other than being stored unchanged."""
     start = (register, False)
     seen, left = {start}, [start]
     while left:

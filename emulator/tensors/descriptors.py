@@ -24,7 +24,7 @@ cute/atom/mma_traits_sm90_gmma.hpp and `make_umma_desc` in mma_sm100_desc.hpp):
     M or N       none      to the next 8 of K              to the next 16 bytes along M or N
     M or N       some      to the next row width of M/N    to the next 8 of K
 
-The swizzle applies to the final sum, so that a start address may be inside a tile.
+The swizzle applies to the final address, so that a matrix may start inside a tile.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class OperandError(CheckError):
 
 
 def unsupported(what: str) -> UnsupportedError:
-    """Return the error for something that the emulator does not support: an opcode, or a noun."""
+    """Return the error for an unsupported opcode or feature (a noun phrase)."""
     return UnsupportedError(f"the emulator does not support {what}")
 
 
 PIECE_BYTES = 16
-"""The unit that a swizzle moves as a whole."""
+"""Size of the pieces that a swizzle exchanges."""
 
 PERIOD_BYTES = 1024
 """Addresses that differ by a multiple of this are swizzled in the same way."""
@@ -77,9 +77,9 @@ def swizzled(addresses: np.ndarray, swizzle_bytes: int) -> np.ndarray:
 
 @lru_cache(maxsize=512)
 def piece_order(start: int, pieces: int, swizzle_bytes: int) -> np.ndarray:
-    """Return the index of the tile's piece in each piece of shared memory from `start` on.
+    """Return, for each piece of shared memory from `start` on, the index of the tile's piece there.
 
-    A swizzle is its own inverse, so this is also the destination of each piece of the tile.
+    A swizzle is its own inverse, so the result is also the destination of each piece of the tile.
 
     Args:
         start: the first address modulo `PERIOD_BYTES`, a multiple of the swizzle's width.
@@ -153,8 +153,8 @@ def parse_shared(descriptor: int) -> SharedDescriptor:
     """Parse a shared memory descriptor of `tcgen05`.
 
     Raises:
-        UnsupportedError: it uses a base offset or an absolute leading dimension.
-        OperandError: its constant bits or its swizzling are invalid.
+        UnsupportedError: the descriptor has a base offset or an absolute leading dimension.
+        OperandError: the descriptor's constant bits or swizzling are invalid.
     """
     version, mode = descriptor >> 46 & 7, descriptor >> 61
     if version > 1 or descriptor >> 53 & 0xFF or mode not in _SWIZZLES:
@@ -178,10 +178,11 @@ def k_major_chunks(matrix: SharedDescriptor, rows: int, row_bytes: int) -> NDArr
     Args:
         matrix: the matrix in shared memory.
         rows: M or N.
-        row_bytes: bytes of K elements.
+        row_bytes: bytes of a row along K.
 
     Raises:
-        UnsupportedError: a row extends into another swizzled row, or 32 bytes stay together.
+        UnsupportedError: a row extends into another swizzled row, or the swizzle keeps 32 bytes
+            together.
     """
     row, chunk = np.arange(rows)[:, None], np.arange(row_bytes // CHUNK_BYTES)
     atoms = matrix.start + row // _ATOM_ROWS * matrix.stride + row % _ATOM_ROWS * matrix.row
@@ -204,10 +205,10 @@ def mn_major_chunks(matrix: SharedDescriptor, depth: int, line_bytes: int) -> ND
     Args:
         matrix: the matrix in shared memory.
         depth: K.
-        line_bytes: bytes of M or N elements.
+        line_bytes: bytes of a line along M or N.
 
     Raises:
-        UnsupportedError: it starts within a swizzled row, and extends into another.
+        UnsupportedError: the matrix starts inside a swizzled row, and extends into another.
     """
     k, chunk = np.arange(depth)[:, None], np.arange(line_bytes // CHUNK_BYTES)
     if matrix.row == CHUNK_BYTES:

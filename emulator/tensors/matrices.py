@@ -1,34 +1,24 @@
 """Matrices of warps and warpgroups: `ldmatrix`, `stmatrix`, `mma.sync` and `wgmma`.
 
-Decoding and arithmetic of the element types of matrix instructions.
+In registers, a matrix of `mma.sync` or `wgmma` is divided into tiles of 8 rows of 16 bytes. Lane
+`l` of a warp holds the 4 bytes `l % 4` of row `l // 4` of each tile (PTX ISA 9.0, 9.7.14.5, "Matrix
+Fragments for mma.m16n8k…"; 9.7.15.5.1.1 for `wgmma`). Register arrays are uint32[registers, lanes],
+with the lanes of one warp, or of consecutive warps that hold 16 rows each. 64-bit elements have the
+same layout in uint64, with four per row.
 
-Layouts of the matrices of `mma.sync` and `wgmma` in the registers of warps.
+`ldmatrix` and `stmatrix` (9.7.14.5.15 and 9.7.14.5.16) move such tiles between shared memory and
+the registers of a warp. The rows of tile `i` start at the addresses in lanes `8 i` to `8 i + 7`;
+register `i` of every lane belongs to tile `i`. If 16-bit elements are transposed, lane `l` holds
+rows `2 (l % 4)` and `2 (l % 4) + 1` of column `l // 4`. `m16n8` tiles of bytes, which only
+`stmatrix` has, are transposed: lane `l` holds the same two rows of column `l // 4`, then of column
+`l // 4 + 8` (CUTLASS, cute/atom/copy_traits_sm100.hpp, `SM100_U8x4_STSM_T`).
 
-For each tile of 8 rows and 16 bytes, lane `l` of a warp holds the 4 bytes `l % 4` of row `l // 4`
-(PTX ISA 9.0, 9.7.14.5, "Matrix Fragments for mma.m16n8k…"; 9.7.15.5.1.1 for `wgmma`). Register
-arrays are uint32[registers, lanes], with the lanes of one warp, or of consecutive warps that hold
-16 rows each. 64-bit elements have the same layout in uint64, with four per row.
+`mma.sync` (9.7.14.5) multiplies matrices in the registers of one warp. A is m × k by rows, B is k ×
+8 by columns, C and D are m × 8.
 
-`ldmatrix` and `stmatrix`: tiles of 8 rows of 16 bytes between shared memory and a warp.
-
-PTX ISA 9.0, 9.7.14.5.15 and 9.7.14.5.16. The rows of tile `i` start at the addresses in lanes `8 i`
-to `8 i + 7`; register `i` of every lane belongs to tile `i`. Lane `l` holds the 4 bytes `l % 4` of
-row `l // 4`. If 16-bit elements are transposed, lane `l` holds rows `2 (l % 4)` and the next one of
-column `l // 4`. In `m16n8` tiles of bytes, which only `stmatrix` has, it holds the same two rows of
-column `l // 4` and then of column `l // 4 + 8` (CUTLASS, cute/atom/copy_traits_sm100.hpp,
-`SM100_U8x4_STSM_T`).
-
-`mma.sync`: matrix products of one warp, from registers to registers.
-
-PTX ISA 9.0, 9.7.14.5. A is m × k by rows, B is k × 8 by columns, C and D are m × 8. Registers are
-uint32[registers, 32], or uint64[registers, 32] for f64. See `multiply_add` for the
-rounding of sums.
-
-`wgmma.mma_async`: matrix products of a warpgroup, 128 threads of four consecutive warps.
-
-PTX ISA 9.0, 9.7.15.5.2. A (m × k) comes from registers or shared memory, B (k × n) from shared
-memory; D is m × n. Here B is held as [n, k]. See
-`multiply_add` for the rounding of sums.
+`wgmma.mma_async` (9.7.15.5.2) multiplies matrices of a warpgroup: four consecutive warps. A (m × k)
+comes from registers or shared memory, B (k × n) from shared memory; D is m × n. Arrays of B are
+[n, k]. See `multiply_add` for the rounding of sums.
 """
 
 from __future__ import annotations
@@ -74,7 +64,7 @@ _OF_BYTE = {
         "u8": np.uint8,
     }.items()
 }
-"""The values of all bytes; smaller elements are the low bits of a byte."""
+"""For each type, the values of the 256 bytes; smaller elements are the low bits of a byte."""
 
 
 def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
@@ -164,7 +154,7 @@ def multiply_add(
 
 
 def rows_of_a(registers: np.ndarray, row_tiles: int = 2) -> np.ndarray:
-    """Return operand A as [rows, words per row]; its registers go down the tiles of rows first."""
+    """Return operand A as [rows, words per row]; its registers go through the tiles by columns."""
     warps = registers.shape[1] // 32
     tiles = np.ascontiguousarray(registers).reshape(-1, row_tiles, warps, 8, 4)
     return tiles.transpose(2, 1, 3, 0, 4).reshape(warps * row_tiles * 8, -1)
@@ -351,7 +341,7 @@ def mma(form: Product, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarra
         form: the instruction.
         a: registers of 32 lanes.
         b: registers of 32 lanes.
-        c: registers of 32 lanes, as many as those of D.
+        c: registers of 32 lanes, in the layout of D.
     """
     row_tiles = form.m // 8
     left = decode_words(rows_of_a(np.asarray(a), row_tiles), form.a)
@@ -377,7 +367,8 @@ def operand_chunks(
         int64[rows, chunks], or int64[k, chunks] if the operand is transposed.
 
     Raises:
-        UnsupportedError: the descriptor is not modeled, or transposed elements do not have 16 bits.
+        UnsupportedError: the descriptor is not supported, or transposed elements do not have 16
+            bits.
     """
     rows, dtype = (w.m, w.a) if which == "a" else (w.n, w.b)
     size, matrix = ELEMENT_BYTES[dtype], parse_of_wgmma(descriptor)

@@ -1,38 +1,34 @@
 """Blackwell's tensor core: `tcgen05.mma`, its scale factors and sparsity, and `tcgen05.cp`.
 
-Scale factors of block-scaled tcgen05.mma in tensor memory (PTX ISA 9.0, 9.7.16.10.7).
+**Scale factors** of a block-scaled tcgen05.mma are in tensor memory (PTX ISA 9.0, 9.7.16.10.7). A
+cell holds up to four factors of one row of A, or of one column of B. Row (or column) r is in lane r
+% 32 and column r // 32, counted from the operand's address. Each of the four quarters of 32 lanes
+has its own copy. If both halves of the lanes hold the same rows of D (M of 128 over two blocks),
+the lower half of the lanes has the factors of the lower half of N, and the upper half has the
+factors of the upper half. `tmem_sf_frg` in CUTLASS' mma_traits_sm100_frag.hpp has these layouts.
 
-A cell holds up to four factors of one row of A, or of one row of N of B. Row r is in lane r % 32
-and column r // 32, counted from the operand's address. Each of the four quarters of 32 lanes has
-its own copy. If both halves of the lanes hold the same rows of D (M of 128 over two blocks), the
-lower half of the lanes has the factors of the lower half of N, and the upper half has the factors
-of the upper half. `tmem_sf_frg` in CUTLASS' mma_traits_sm100_frag.hpp has these layouts.
-
-Sparse A of tcgen05.mma.sp: the positions of the stored elements in a row.
-
-Metadata has 2 bits for each stored element, or pair of 4-bit elements; `.kind::tf32` has 4 bits
-(PTX ISA 9.0, 9.7.16.10.8). It is in tensor memory; `tmem_e_frg` in CUTLASS'
-mma_traits_sm100_frag.hpp and `format_tcgen05_sparse_metadata` of JAX have the layouts:
+**Metadata** of a sparse A (tcgen05.mma.sp) has the positions of the stored elements in a row: 2
+bits for each stored element, or pair of 4-bit elements; 4 bits for `.kind::tf32` (9.7.16.10.8). It
+is in tensor memory; `tmem_e_frg` in CUTLASS' mma_traits_sm100_frag.hpp and
+`format_tcgen05_sparse_metadata` of JAX have the layouts:
 
 * 8 bits and less: row r has 64 bits in lane r, in the column of the address and the next one.
 * 16 and 32 bits: row 16 a + 8 b + c has 32 bits, in half b of the words of lanes 16 a + c and 16 a
   + 8 + c. The sparsity selector chooses one of two columns.
 
-Copies from shared to tensor memory: tcgen05.cp (PTX ISA 9.0, 9.7.16.9.2).
+**tcgen05.cp** copies from shared to tensor memory (9.7.16.9.2). The source is a K-major matrix; the
+shape names its number of rows. Shapes with fewer than 128 rows write every row to several warps'
+lanes; CUTLASS' copy_traits_sm100.hpp has the tables.
 
-The source is a K-major matrix with the number of rows in the shape. Shapes with fewer than 128 rows
-write every row to several warps' lanes; CUTLASS' copy_traits_sm100.hpp has the tables.
-
-Matrix products of Blackwell's tensor cores: tcgen05.mma (PTX ISA 9.0, 9.7.16.10).
-
-One instruction computes D = A · B (+ D) with a K of 32 bytes. D is in tensor memory, B in shared
-memory, A in either. With `.cta_group::2` two blocks work together: each holds half of A's and B's
-rows, and gets half of D's rows with all columns. Layouts of D in the lanes (9.7.16.10.5):
+**tcgen05.mma** computes D = A · B (+ D) with a K of 32 bytes (9.7.16.10). D is in tensor memory, B
+in shared memory, A in either. With `.cta_group::2`, two blocks work together: each holds half of
+A's rows and half of B's columns, and gets half of D's rows with all columns. Layouts of D in the
+lanes (9.7.16.10.5):
 
     M    blocks   layout
     128  1        D: row r in lane r
     256  2        A: the same in each block
-    64   1        F: row r in lane r // 16 · 32 + r % 16, or 16 lanes on
+    64   1        F: row r in lane r // 16 · 32 + r % 16, or 16 lanes higher
     128  2        B: row r in lanes r and r + 64, the lower and upper half of the columns of D
 
 With `.ws`, and M of 64 (layout E) or 32 (G), the halves or quarters of the columns of D are in
@@ -91,7 +87,7 @@ def a_cells(instruction: Instruction, address: int, part: Part) -> Cells:
 
 
 def b_cells(address: int, part: Part) -> Cells:
-    """Return the cells with the factors of a quarter's rows of N; errors as for `a_cells`."""
+    """Return the cells with the factors of a part's columns of B; errors as for `a_cells`."""
     return _cells(address, part.quarter, 0, -(-len(part.columns) // LANES_PER_WARP))
 
 
@@ -111,7 +107,7 @@ def _scaled(
     cells: Cells,
     first: int,
 ) -> NDArray[np.float64]:
-    """Multiply each block along K by its factor, which starts at byte `first` of its cell."""
+    """Multiply each block along K by its factor; a cell's factors start at its byte `first`."""
     words = memory.read_block(*cells, f"{instruction.kind.opcode} (scale factors)")
     patterns = np.ascontiguousarray(words.T).reshape(-1, 1).view(np.uint8)
     selected = patterns[: len(matrix), first : first + instruction.kind.scale_vector]
@@ -180,8 +176,8 @@ def expand(stored: NDArray[np.float64], places: NDArray[np.intp], k: int) -> NDA
     return matrix
 
 
-# shape and multicast -> rows, bytes per row, and for each copy of the rows the lane of row 32 · i.
-# The rows of `4x256b` are 32 lanes apart.
+# shape and multicast -> rows, bytes per row, and for each copy of the rows the lanes of rows 0, 32,
+# and so on. The rows of `4x256b` are 32 lanes apart.
 _COPY_SHAPES: dict[tuple[str, ...], tuple[int, int, tuple[tuple[int, ...], ...]]] = {
     ("128x256b",): (128, 32, ((0, 32, 64, 96),)),
     ("128x128b",): (128, 16, ((0, 32, 64, 96),)),
@@ -230,12 +226,12 @@ def _lanes(shape: tuple[str, ...]) -> NDArray[np.intp]:
 
 
 def copied_chunks(copy: Copy, descriptor: int) -> NDArray[np.intp]:
-    """Return the addresses of the 16-byte chunks that are read in each block's shared memory."""
+    """Return the addresses of the 16-byte chunks that a copy reads from each block."""
     return k_major_chunks(parse_shared(descriptor), copy.rows, copy.row_bytes)
 
 
 def written_cells(copy: Copy, address: int) -> list[tuple[NDArray[np.intp], range]]:
-    """Return lanes and columns of tensor memory that are written in each block."""
+    """Return lanes and columns of tensor memory that a copy writes in each block."""
     lane, column = split_address(address)
     columns = range(column, column + copy.row_bytes // 4)
     return [(lanes, columns) for lanes in _lanes(copy.shape) + lane]
@@ -283,15 +279,15 @@ class Part(NamedTuple):
 
     @property
     def quarter(self) -> int:
-        """The number of the 32 lanes that it starts with."""
+        """The quarter of the 128 lanes, 0 to 3, in which the part starts."""
         return int(self.lanes[0]) // LANES_PER_WARP
 
 
 @functools.lru_cache(maxsize=1024)
 def parts(instruction: Instruction, first_lane: int) -> tuple[Part, ...]:
-    """Return the division of work between the lanes of a block.
+    """Divide the work between the lanes of a block.
 
-    Every 32 lanes are a separate part if they have separate scale factors.
+    With scale factors, every 32 lanes are a separate part.
 
     Args:
         instruction: the instruction.
@@ -404,7 +400,7 @@ def mma(
 
 
 def operand_chunks(operands: Mma) -> NDArray[np.intp]:
-    """Return the addresses of the 16-byte chunks that are read in each block's shared memory.
+    """Return the addresses of the 16-byte chunks that an MMA reads from each block's shared memory.
 
     They are sorted, unique, and the same in both blocks of a pair.
     """
@@ -415,9 +411,9 @@ def operand_chunks(operands: Mma) -> NDArray[np.intp]:
 
 
 def tensor_memory_cells(operands: Mma) -> tuple[list[Cells], list[Cells]]:
-    """Return the cells of tensor memory for D, and those for operands, in each block.
+    """Return the cells of D, and the cells of other operands, in each block's tensor memory.
 
-    D is written, and is also read if it is enabled as an input.
+    An MMA writes D, and also reads it if it is enabled as an input.
     """
     instruction = operands.instruction
     lane, column = _accumulator(instruction, operands.d)

@@ -1,10 +1,9 @@
 """Decodes a tcgen05.mma: its mnemonic, its descriptors, and the elements of its matrices.
 
-Decodes elements of the matrices of tcgen05.mma to float64, which holds all of them exactly.
-
-Elements come in chunks of 16 bytes. `.kind::f8f6f4` and `.kind::mxf8f6f4` keep 16 elements in each
-chunk, regardless of their size: 6-bit elements fill the first 12 bytes, 4-bit elements the first 8
-(PTX ISA 9.0, 9.7.16.10.4). The first element is in the lowest bits.
+Elements are decoded to float64, which holds all of them exactly. They come in chunks of 16 bytes.
+`.kind::f8f6f4` and `.kind::mxf8f6f4` keep 16 elements in each chunk, regardless of their size:
+6-bit elements fill the first 12 bytes, 4-bit elements the first 8 (PTX ISA 9.0, 9.7.16.10.4). The
+first element is in the lowest bits.
 
 An instruction descriptor has 32 bits (PTX ISA 9.0, 9.7.16.4.2), shown for the kinds without and
 with block scales:
@@ -102,13 +101,13 @@ def _patterns(
 
 
 def decode_scales(name: str, patterns: NDArray[Any]) -> NDArray[np.float64]:
-    """Return the value of scale factors `ue8m0`, or `ue4m3`, whose sign bit is ignored."""
+    """Return the values of scale factors `ue8m0` or `ue4m3`; ignores the sign bit of `ue4m3`."""
     if name == "ue8m0":
         return matrices.decode(patterns, name)
     return matrices.decode(patterns & 0x7F, "e4m3")
 
 
-# Operands have 32 bytes of K elements; if A is sparse, the others have 64 bytes.
+# Bytes along K of an operand; if A is sparse, B has twice as many.
 K_BYTES = 32
 
 _F16 = {0: "f16", 1: "bf16"}
@@ -129,7 +128,7 @@ _RESULTS: dict[str, dict[int, str]] = {
     "i8": {2: "s32"},
 }
 
-# kind and qualifier -> scale factors for the K of one instruction.
+# kind and qualifier -> number of scale factors along the K of one instruction.
 _SCALE_VECTORS = {
     ("mxf8f6f4", ""): 1,
     ("mxf8f6f4", "scale_vec::1X"): 1,
@@ -153,7 +152,7 @@ class MmaKind:
         name: `f16`, `mxf4`, …
         group: number of blocks that work together, 1 or 2.
         sparse: True if A is sparse.
-        scale_vector: scale factors for the K of one instruction; 0 without block scales.
+        scale_vector: number of scale factors along K in one instruction; 0 without block scales.
         weight_stationary: True for `.ws`, which places D in other lanes.
     """
 
@@ -169,7 +168,7 @@ class MmaKind:
 def parse_mma(opcode: str) -> MmaKind:
     """Parse the mnemonic of a tcgen05.mma or tcgen05.mma.sp.
 
-    Collectors make no difference here.
+    Collector qualifiers are ignored: they have no effect on the result.
 
     Raises:
         UnsupportedError: the kind has no such scale vectors.
@@ -242,7 +241,7 @@ def decode_instruction(kind: MmaKind, idesc: int) -> Instruction:
     """Decode an instruction descriptor.
 
     Raises:
-        OperandError: it does not match the mnemonic, or its contents are invalid.
+        OperandError: the descriptor does not match the mnemonic, or its contents are invalid.
         UnsupportedError: pallasc does not support its contents.
     """
     scaled = kind.scale_vector > 0

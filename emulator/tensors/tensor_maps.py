@@ -5,8 +5,8 @@ PTX ISA 9.0, 5.5 "Tensors", describes the modes; `cuTensorMapEncodeTiled` and
 on arguments.
 
 A box is a list of rows, each consisting of consecutive elements of the tensor. In shared memory,
-rows are dense, with the first dimension innermost, before the swizzle. Elements outside the tensor
-are filled by loads and skipped by stores, and their bytes count for the mbarrier.
+rows are dense, with the first dimension innermost, before the swizzle. Loads fill elements outside
+the tensor, and stores skip them; their bytes count for the mbarrier.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pallasc.emulator.tensors.descriptors import (
 from pallasc.specs.artifacts.plan import ELEMENT_BYTES, TensorMap
 
 SHARED_ALIGNMENT = 128
-"""Addresses in shared memory of bulk tensor copies are multiples of this (PTX ISA 9.0, 5.5.6)."""
+"""Alignment of a bulk tensor copy's address in shared memory (PTX ISA 9.0, 5.5.6)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +68,7 @@ class Box:
 
     @property
     def global_row_bytes(self) -> int:
-        """Bytes of each of `global_rows`."""
+        """The size of each row's part in the tensor."""
         return max(0, self.columns[1] - self.columns[0]) * self.element_bytes
 
 
@@ -103,9 +103,10 @@ def im2col(
 ) -> Box:
     """Return the box of a copy in mode `.im2col`, or `.im2col_no_offs` with no offsets.
 
-    Windows start at the lower corner and at every element stride after it, below the tensor's size
-    plus the upper corner. The copy takes `pixels_per_column` windows from `coordinates` on, with
-    the first spatial dimension innermost and the images outermost (PTX ISA 9.0, 5.5.4).
+    In each spatial dimension, windows start at the lower corner and at every element stride after
+    it, before the tensor's size plus the upper corner. The copy takes `pixels_per_column` windows
+    from `coordinates` on, with the first spatial dimension innermost and the images outermost (PTX
+    ISA 9.0, 5.5.4).
 
     Args:
         map: made by `cuTensorMapEncodeIm2col`.
@@ -192,11 +193,11 @@ def element_bytes(dtype: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shape:
-    """Values that depend only on a map: its rows for coordinates of zero.
+    """The rows of a map's box at coordinates of zero.
 
     Attributes:
         rows: int64[rows], the bytes from the box's start to each row.
-        row_indices: for each outer dimension int64[rows], each row's index in it.
+        row_indices: for each outer dimension, int64[rows]: each row's index in this dimension.
     """
 
     rows: np.ndarray
@@ -400,7 +401,7 @@ def _windows(box: Box, global_bytes: np.ndarray, base_offset: int) -> np.ndarray
 
 
 def _view(box: Box, starts: np.ndarray, global_bytes: np.ndarray, base_offset: int) -> np.ndarray:
-    """View every window of a row's length in global memory as one item."""
+    """View global memory as overlapping windows of a row's length: item n starts at byte n."""
     width = box.global_row_bytes
     first, last = int(starts.min()) + base_offset, int(starts.max()) + base_offset + width
     if first < 0 or last > len(global_bytes):

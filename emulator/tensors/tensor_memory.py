@@ -5,12 +5,11 @@ Tensor memory has 128 lanes and 512 columns of 32-bit cells. An address holds th
 always with all their lanes. Unwritten cells read as `POISON` by default; it is NaN as one f32, as
 two f16 or bf16, and as four f8 values.
 
-Moves between tensor memory and registers: tcgen05.ld, .ld.red and .st.
-
-A shape is one unit of cells of tensor memory that the threads of a warp access, and `.xN` repeats
-it along the columns (PTX ISA 9.0, 9.7.16.2.3; CUTLASS' copy_traits_sm100.hpp has the same tables as
-layouts). A warp can access only the 32 lanes of its position in the warpgroup. The lane of an
-address is relative to these lanes; the absolute lane number is also accepted.
+`tcgen05.ld`, `.ld.red` and `.st` move cells to or from the registers of a warp. The shape in the
+mnemonic is a unit of cells, and `.xN` repeats it along the columns (PTX ISA 9.0, 9.7.16.2.3;
+CUTLASS' copy_traits_sm100.hpp has the same tables as layouts). A warp can access only 32 lanes,
+chosen by its position in the warpgroup. The lane of an address is relative to these lanes; the
+absolute lane number is also accepted.
 """
 
 from __future__ import annotations
@@ -311,7 +310,7 @@ def load(
         split: the immediate operand of `.16x32bx2`.
 
     Raises:
-        OperandError: a cell is not the warp's, or not allocated.
+        OperandError: a cell is not in the warp's lanes, or not allocated.
     """
     lanes, columns = accessed_cells(move, address, warp, split)
     words = memory.read(lanes, columns, move.opcode)

@@ -1,8 +1,8 @@
-"""Arrays of any other library, and pallasc's own for their results.
+"""Arrays of libraries without their own adapter, and pallasc's device arrays for their results.
 
-Structures and codes follow DLPack 1.0 (`dlpack.h`). Reading a capsule does not consume it: its
-own destructor frees the memory. A capsule created here keeps its array alive until the consumer
-calls the deleter, or until the capsule is destroyed unused.
+Structures and codes follow DLPack 1.0 (`dlpack.h`). pallasc reads a capsule without consuming it,
+so the capsule's destructor frees the memory. A capsule that pallasc creates keeps its array alive
+until the consumer calls the deleter, or until the capsule is destroyed unused.
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ def read_capsule(capsule: Any, device: int | None, stream: int | None = None) ->
     Args:
         capsule: the result of `__dlpack__`, with or without a version.
         device: ordinal of the GPU that the array must be on, None for the host.
-        stream: the stream that the producer's work was ordered in, None if no ordering was
-            requested.
+        stream: the stream that waits for the producer's work, None if none was requested.
 
     Raises:
         ArgumentError: the capsule is not a DLPack capsule, has a later version, holds a copy, or
@@ -183,7 +182,7 @@ _exported: dict[int, Any] = {}
 
 @cache
 def _functions() -> dict[str, Any]:
-    """Return Python's capsule functions, and the two callbacks of our own capsules."""
+    """Return Python's capsule functions, and the two callbacks of pallasc's capsules."""
     api, pointer, text = ctypes.pythonapi, ctypes.c_void_p, ctypes.c_char_p
     get = ctypes.PYFUNCTYPE(pointer, pointer, text)(("PyCapsule_GetPointer", api))
     is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, pointer, text)(("PyCapsule_IsValid", api))
@@ -253,9 +252,10 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The array for other libraries, and a stream that they must wait for.
+        """The array's description for other libraries, and a stream that they must wait for.
 
-        The stream belongs to pallasc and is never destroyed; None if all work has finished.
+        The stream belongs to pallasc and is never destroyed. It is None if all work on the array
+        has finished.
 
         Raises:
             AttributeError: the interface has no name for the dtype.
@@ -332,7 +332,7 @@ class DeviceArray:
     def to_bytes(self) -> bytes:
         """Return the array's bytes.
 
-        Waits for the writes of this array and for the work in the default stream. Stream captures
+        Waits for the writes to this array and for the work in the default stream. Stream captures
         in progress are not disturbed.
         """
         data = bytearray(self.nbytes)
@@ -361,9 +361,10 @@ def _host_bytes(array: Any) -> memoryview:
 
 
 def _free(pointer: int, device: Device, uses: Uses) -> None:
-    """Free memory once nothing uses it, without disturbing stream captures in progress.
+    """Wait for the uses of memory and free it, without disturbing stream captures in progress.
 
-    cuMemFree is not documented to wait for the device. After a fork, the child frees nothing.
+    cuMemFree is not documented to wait for the device. After a fork, the child process frees
+    nothing.
     """
     if is_open(device):
         unfinished = uses.before(None, writes=True)
@@ -412,14 +413,14 @@ class Operands:
 
 
 class OwnMemory(Adapter):
-    """The allocating part of an adapter, for libraries without an allocator."""
+    """Base of adapters for libraries without an allocator: results are device arrays."""
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
         """Return a new device array."""
         return DeviceArray(shape, dtype, device)
 
     def access(self, kind: type) -> Access:
-        """Return how the C extension handles arrays of a type, mixed with device arrays."""
+        """Return how the C extension handles arrays of a type, also together with device arrays."""
         own = super().access(kind)
         return replace(
             own,
@@ -468,7 +469,7 @@ class DlpackAdapter(OwnMemory):
         """Return a view of an array through DLPack, without asking the producer to synchronize.
 
         Raises:
-            ArgumentError: it cannot be exported, or is in memory that kernels cannot reach.
+            ArgumentError: the array cannot be exported, or is in memory that kernels cannot reach.
         """
         return self._view(array, None)
 
@@ -476,7 +477,7 @@ class DlpackAdapter(OwnMemory):
         """Return a view of an array through DLPack; the default stream waits for its producer.
 
         Raises:
-            ArgumentError: it cannot be exported, or is in memory that kernels cannot reach.
+            ArgumentError: the array cannot be exported, or is in memory that kernels cannot reach.
         """
         return self._view(array, _DEFAULT_STREAM)
 
@@ -532,13 +533,13 @@ class CudaArrayAdapter(OwnMemory):
         """Return a view of an array, read through the interface.
 
         Raises:
-            ArgumentError: the interface has a field value that the runtime does not know.
+            ArgumentError: a field of the interface has a value that the runtime does not support.
         """
         interface = _interface(array)
         return self._by_dlpack.view(array) if interface is None else _view(interface)
 
     def view_in_order(self, array: Any) -> ArrayView:
-        """Like `view`, but if an array has only DLPack, the default stream waits for its producer.
+        """Like `view`; if an array has only DLPack, the default stream waits for its producer.
 
         Raises:
             ArgumentError: as for `view`.
@@ -551,7 +552,7 @@ def _interface(array: Any) -> Mapping[str, Any] | None:
     """Return the interface's fields, None if the array has only DLPack.
 
     Raises:
-        ArgumentError: the array has neither, a field is missing, or the array has a mask.
+        ArgumentError: the interface cannot be read, or the array has a mask.
     """
     try:
         interface: Mapping[str, Any] = array.__cuda_array_interface__

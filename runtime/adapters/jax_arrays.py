@@ -1,7 +1,7 @@
-"""JAX arrays: inside `jit`, a kernel is an instruction in XLA's program, which calls a C handler.
+"""JAX arrays: inside `jit`, a kernel is an instruction of XLA's program, which calls a C handler.
 
-XLA allocates the results. Memory for temporaries is an extra result that nobody reads, so XLA
-allocates it too, and captured launches do not outlive it. The handlers are in `jax_handlers`.
+XLA allocates the results, and the memory for temporaries as one more result that is never read. So
+this memory lives as long as launches captured by XLA. The handlers are in `jax_handlers`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pallasc.specs.spelling import an
 
 
 def types_of(kernel: Variants, arrays: Sequence[Any]) -> list[ArrayType]:
-    """Return array types with a variant's layouts; XLA converts the arrays to these.
+    """Return the types of arrays in the layouts that a variant takes; XLA converts the arrays.
 
-    Variants whose arrays are row-major are preferred.
+    Prefers variants whose arrays are row-major.
     """
     return laid_out(kernel, [(short_dtype(array.dtype), tuple(array.shape)) for array in arrays])
 
@@ -106,7 +106,7 @@ Flat = Callable[..., Sequence[Any]]
 """A function from arrays to the leaves of its result."""
 
 CallFlat = Callable[[Variants, Sequence[Any]], Sequence[Any]]
-"""Call a kernel as a `Flat` function."""
+"""A function that calls a kernel with arrays and returns the leaves of its result."""
 
 
 def guarded(kernel: Variants, flat: Flat, call: CallFlat) -> Flat:
@@ -115,7 +115,7 @@ def guarded(kernel: Variants, flat: Flat, call: CallFlat) -> Flat:
     Args:
         kernel: the kernel that the function calls.
         flat: the function.
-        call: calls another kernel.
+        call: the function that calls another kernel.
     """
     import jax
 
@@ -142,13 +142,13 @@ def _batched(
     arrays: Sequence[Any],
     call: CallFlat,
 ) -> Sequence[Any]:
-    """Call the variant for a batch.
+    """Call the batched form of a kernel.
 
     An array without a batch dimension is passed unchanged if a variant takes it, and is otherwise
     broadcast.
 
     Raises:
-        ArgumentError: there is no variant for it, or its results do not have the right shapes.
+        ArgumentError: there is no batched form, or its results have the wrong shapes.
     """
     import jax.numpy as jnp
 
@@ -182,7 +182,7 @@ def _batched(
     return results
 
 
-# ---- the kernel to use instead
+# ---- the kernel that is called instead
 
 
 def batched_form_of(kernel: Variants) -> Variants | None:
@@ -216,10 +216,10 @@ def batched_form_of(kernel: Variants) -> Variants | None:
 
 
 def like(kernel: Variants, other: Variants) -> Variants:
-    """Return a kernel's variants that match a call of another kernel.
+    """Return `kernel` with the options of `other`, in whose place it is called.
 
     The result is `is_by_digest` if either kernel is. Matrix parameters that the caller chose for
-    the other kernel are chosen here too, if a variant has them.
+    `other` are chosen for `kernel` too, if it has variants with them.
     """
     variants, given = kernel.variants, dict[str, object]()
     for name, value in other.selector.given.items():
@@ -284,7 +284,7 @@ def _by_kernel(
     cotangents: Any,
     call: CallFlat,
 ) -> Any:
-    """Return the gradients from a kernel for inputs, results (if it takes them), and cotangents."""
+    """Return the gradients from a kernel that takes inputs, results or not, and cotangents."""
     arrays, results = residuals
     given = [array for array in cotangents if _has_derivative(array.dtype)]
     choices = {len(taken): taken for taken in ((*arrays, *given), (*arrays, *results, *given))}
@@ -319,7 +319,7 @@ def _has_derivative(dtype: Any) -> bool:
 
 
 class JaxAdapter(Adapter):
-    """JAX arrays, traced or concrete; both lead to an XLA program."""
+    """JAX arrays, traced or concrete: an XLA program launches the kernel for both."""
 
     name = "a JAX array"
     takes_calls = True
@@ -338,10 +338,10 @@ class JaxAdapter(Adapter):
         raise ArgumentError("JAX allocates results itself.", hint="Pass all arrays as JAX arrays.")
 
     def run(self, call: Call) -> Any:
-        """Add a call to the function being traced, or run it through `jit`.
+        """Add a call to the function that JAX traces, or run the call through `jit`.
 
         Raises:
-            ArgumentError: it cannot be done inside JAX.
+            ArgumentError: an argument of the call is not possible with JAX arrays.
         """
         import jax
 

@@ -1,9 +1,9 @@
-"""Kernels in JAX programs without Python: C handlers for XLA's foreign function interface.
+"""C handlers that launch kernels in JAX programs, through XLA's foreign function interface.
 
-A call becomes a custom call whose attributes are flat plans, one for each GPU that the kernel was
-compiled for (see `runtime/native/xla.c` for its attributes). XLA verifies and loads the plans when
-it loads the program, and launches without Python. So `jax.export` can write such a program to a
-file, with the cubins in it or with their digests.
+A call becomes a custom call whose attributes contain flat plans, one for each GPU that the kernel
+was compiled for (`runtime/native/xla.c` describes the attributes). The handlers verify and load the
+plans when XLA loads the program, and launch without Python. So `jax.export` can write such a
+program to a file, with the cubins or with their digests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Plan(bytes):
 def register_jax_handlers() -> None:
     """Let JAX run programs that contain pallasc kernels, such as those from `jax.export`.
 
-    Calling a kernel under `jax.jit` does this too. Calling it again does nothing.
+    Calling a kernel under `jax.jit` also registers the handlers. Further calls do nothing.
 
     Raises:
         ToolError: pallasc's native library is missing, or JAX is not installed.
@@ -82,8 +82,8 @@ def register_jax_handlers() -> None:
 def jax_export_checks() -> list[Any]:
     """Return the `disabled_checks` that `jax.export.export` needs for functions with kernels.
 
-    JAX refuses to export custom calls without a compatibility guarantee. pallasc gives its own: a
-    program opens as long as the version of its plans is known.
+    JAX refuses to export custom calls without a compatibility guarantee. pallasc guarantees that a
+    program can be run as long as pallasc supports the version of its plans.
 
     Raises:
         ToolError: as for `register_jax_handlers`. JAX cannot export kernels without handlers.
@@ -109,8 +109,8 @@ def handler(
         SelectionError: several variants for one architecture fit.
         CorruptError: an artifact is damaged.
         ToolError: as for `register_jax_handlers`.
-        UnsupportedError: a flat plan cannot express a variant, such as one for several devices, or
-            there are too many.
+        UnsupportedError: a flat plan cannot express a variant (for example, for several devices),
+            or there are more than `MOST_PLANS` variants.
     """
     import jax
 
@@ -146,10 +146,10 @@ def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
 
 
 def _check_choice(selector: Selector, candidates: Sequence[Candidate]) -> None:
-    """Check that no GPU has to choose between variants that differ in their parameters.
+    """Check that the variants for a GPU do not differ in their parameters.
 
     Raises:
-        SelectionError: a GPU has to.
+        SelectionError: the parameters differ, so that the choice is ambiguous.
     """
     if len({selector.point(candidate) for candidate in candidates}) == 1:
         return
@@ -182,7 +182,7 @@ def _order(candidate: Candidate, local_names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _local_names() -> list[str]:
-    """Return the names of JAX's GPUs; their variants go first among models of one architecture."""
+    """Return the names of JAX's GPUs; within an architecture, their variants are tried first."""
     import jax
 
     if jax.default_backend() != "gpu":
@@ -197,12 +197,13 @@ def _origin(candidate: Candidate) -> str:
 
 
 _NOT_FOUND, _DAMAGED = 1, 2
-"""Status codes returned to C if a blob is missing; the second comes with a message."""
+"""Status codes returned to C; with the second, the data is an error message."""
 
 _given: dict[int, Any] = {}
 """The last buffer given to C, by thread; C copies it before the thread's next call.
 
-Not in `threading.local()`: ctypes ends a thread of XLA's in Python after each callback.
+Not in `threading.local()`: for XLA's threads, ctypes destroys Python's thread state, and with it
+such data, after each callback.
 """
 
 

@@ -1,4 +1,4 @@
-"""Arrays of numpy, copied to the GPU and back, and of CuPy; and numpy dtypes."""
+"""Arrays of numpy, which are copied to the GPU and back, and of CuPy; numpy dtypes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class NumpyAdapter(Adapter):
         """Return a view of an array for the runtime; its address is on the host.
 
         Raises:
-            ArgumentError: it is a numpy scalar, has a mask, or a dtype that is packed on the
-                device.
+            ArgumentError: `array` is a numpy scalar, has a mask, or has a dtype that is packed on
+                the device.
         """
         import numpy
 
@@ -66,7 +66,7 @@ class CupyAdapter(Adapter):
         self._cupy: Any = cupy
 
     def access(self, kind: type) -> Access:
-        """Return how the C extension handles arrays of a type; results are of CuPy's own."""
+        """Return how the C extension handles arrays of a type; results are CuPy arrays."""
         kinds = tuple({kind: None, self._cupy.ndarray: None})
         return replace(super().access(kind), kinds=kinds)
 
@@ -74,7 +74,7 @@ class CupyAdapter(Adapter):
         """Return a view of an array for the runtime.
 
         Raises:
-            ArgumentError: it is another CuPy object.
+            ArgumentError: `array` is another CuPy object.
         """
         if not isinstance(array, self._cupy.ndarray):
             raise no_array(array)
@@ -122,10 +122,10 @@ def element_strides(array: Any) -> tuple[int, ...] | None:
 
 
 def _check_unpacked(name: str) -> None:
-    """Reject a dtype that numpy stores in whole bytes and kernels take packed.
+    """Check that a dtype is not packed on the device, because numpy stores it in whole bytes.
 
     Raises:
-        ArgumentError: the dtype is one of these.
+        ArgumentError: the dtype is packed.
     """
     if name in DTYPES and DTYPES[name].bits < 8:
         raise ArgumentError(

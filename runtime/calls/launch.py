@@ -1,13 +1,13 @@
-"""One launch: a route has programs on devices, and a program is launched by the C library.
+"""Launches. A program is a variant on a device; a route has the programs for arrays of some types.
 
-The library executes flat plans. Without it, with thread-local default streams, or for what a flat
-plan cannot express, `calls/plain.py` launches through cuda-python.
+The C library executes the flat plans of programs. Without it, with thread-local default streams, or
+if a launch plan has no flat form, `calls/plain.py` launches through cuda-python.
 
-A cubin is loaded once for all devices. A kernel is prepared on each device separately. The
-attributes that allow more than 48 kB of dynamic shared memory or clusters of more than 8 blocks are
-set. Its code is copied there at once, because the driver's lazy loading fails during stream capture
-(before driver 12.3) and can deadlock with running kernels. Nothing is ever unloaded: a captured
-graph may launch a kernel after all of its Python objects are gone.
+A cubin is loaded once for all devices. A kernel is prepared on each device separately: attributes
+allow it more than 48 kB of dynamic shared memory or clusters of more than 8 blocks, and its code is
+copied to the device at once, because the driver's lazy loading fails during stream capture (before
+driver 12.3) and can deadlock with running kernels. Nothing is ever unloaded: a captured graph may
+launch a kernel after all of its Python objects are gone.
 
 The launch uses the stream that the caller passes. If there is none, it uses the stream of the first
 array (input or result) that names a stream or whose framework has a current stream. Otherwise it
@@ -59,10 +59,11 @@ from pallasc.specs.artifacts.signature import MISSING, Signature, unflatten
 
 
 def load_program(candidate: Candidate, device: Device, stream: int | None = None) -> Program:
-    """Return the program of a variant on a device, loaded there once, for a launch in a stream.
+    """Return the program of a variant on a device; the first call loads it.
 
     Raises:
-        CorruptError, DeviceError: as for `Program`, or the stream is being captured.
+        CorruptError, DeviceError: as for `Program`, or it is not loaded and the launch's stream is
+            being captured.
     """
     with state.lock:
         programs: dict[int, Program] = state.programs.setdefault(candidate.artifact, {})
@@ -154,9 +155,9 @@ class Route:
 
     Args:
         candidates: the variants.
-        is_only: on no GPU of this machine does another variant of the kernel take the same arrays,
-            so the arrays alone determine the route.
-        selector: chooses among the variants; None if no table decides.
+        is_only: True if the kernel has no other route for the same arrays on any GPU of this
+            machine, so that the arrays alone determine the route.
+        selector: chooses among the variants; None if no tuning table decides.
 
     Attributes:
         is_only: as given.
@@ -186,8 +187,8 @@ class Route:
         """Return the program for a device; the first call loads it there.
 
         Raises:
-            SelectionError: no variant can run there.
-            DeviceError: it cannot be loaded, or the stream is being captured.
+            SelectionError: no variant can run on the device.
+            DeviceError: the program cannot be loaded, or the stream is being captured.
         """
         program = self._programs.get(ordinal)
         if program is None:
@@ -210,11 +211,11 @@ class Route:
         Raises:
             ArgumentError: an address is misaligned, arrays overlap, the stream belongs to another
                 context, or a context of the device that the program created is current.
-            DeviceError: the driver cannot do it.
+            DeviceError: the launch fails.
         """
         program = self.program(ordinal, stream)
         device, size_bytes = program.device, self.workspace_bytes
-        # Its default stream is another one.
+        # Such a context has another default stream.
         if current_context() not in (0, int(device.context)) and current_device() == ordinal:
             raise ArgumentError(
                 f"{self.name}: the current context of {device} is one that the program created.",
@@ -228,7 +229,7 @@ class Route:
             program.launch(stream, pointers, place)
 
     def forget(self) -> None:
-        """Drop everything that was created before the fork."""
+        """Drop everything that was created before a fork."""
         self._programs.clear()
         for front in self.fronts:
             front.forget()
@@ -354,8 +355,9 @@ def _order(
 ) -> AbstractContextManager[None]:
     """Order the launch with other streams, see `in_order`.
 
-    Frameworks have a current stream, and a caller who passes a stream handles its order. Arrays
-    with `__cuda_array_interface__` name a stream. Our own device arrays track all their uses.
+    Other streams are the frameworks' current streams (unless the caller passes a stream and thus
+    handles the order with them), streams that arrays with `__cuda_array_interface__` name, and
+    streams that have used a device array of pallasc.
     """
     is_given = match.stream is not None
     adapters = {} if is_given else {array.adapter: None for array in passed}

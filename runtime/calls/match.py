@@ -53,7 +53,7 @@ class Rules:
     """Rules that a program declared for a kernel, for JAX transformations.
 
     Args:
-        find: maps a name to a kernel that was opened together with this one.
+        find: returns the kernel with a name, among the kernels opened together with this kernel.
 
     Attributes:
         find: as given.
@@ -145,7 +145,7 @@ class Variants:
         """Return the variants that have these matrix parameters.
 
         Raises:
-            ArgumentError: there are none.
+            ArgumentError: no variant has them.
         """
         key = tuple(sorted((name, str(type(value)), value) for name, value in params.items()))
         variants = self._with_params.get(key)
@@ -218,10 +218,10 @@ class Variants:
         return self.variants if kernel == self.name else ()
 
     def check_types(self, arrays: Sequence[ArrayType]) -> None:
-        """Check that a variant takes arrays of these types, without needing a driver.
+        """Check that a variant takes arrays of these types; this needs no driver.
 
         Raises:
-            ArgumentError: none does.
+            ArgumentError: no variant does.
         """
         if tuple(array_type(*array) for array in arrays) not in self.types:
             if len(self.types) == 1 and not self.can_pad:
@@ -256,8 +256,8 @@ class Variants:
         If `ordinal` is None, the current device is used.
 
         Raises:
-            ArgumentError: no variant takes such arrays on any GPU; checked without a driver.
-            SelectionError: no variant fits, or several do.
+            ArgumentError: no variant takes such arrays on any GPU; this check needs no driver.
+            SelectionError: no variant fits the device, or several variants fit.
             DeviceError: the driver cannot be used.
         """
         types = tuple(arrays)
@@ -280,7 +280,7 @@ class Variants:
         return route
 
     def _alike(self, candidate: Candidate) -> tuple[list[Candidate], bool]:
-        """Return the variants of a route, and True if no others take its arrays on this machine."""
+        """Return the variants of a route, and `Route.is_only`."""
         # Skip variants that no local GPU uses, so that their artifacts are not read.
         taken = self.selector.taken_here(candidate)
         # `types` first: most variants already differ there, and `kind` reads the artifact.
@@ -290,7 +290,7 @@ class Variants:
         return alike, len(alike) == len(taken)
 
     def prepared(self, route: Route, types: tuple[ArrayType, ...], padding: Padding) -> Prepared:
-        """Return how launches on a route are padded for arrays of these types.
+        """Return the padding of launches on a route for arrays of these types.
 
         Raises:
             ArgumentError: an array that is updated in place would have to be padded.
@@ -314,7 +314,7 @@ class Call:
         arrays: the inputs, in order.
         out: arrays for the results, or MISSING.
         stream: the stream as given.
-        allocates: allocate the results, and ignore `out`.
+        allocates: True to allocate the results, and to ignore `out`.
     """
 
     variants: Variants
@@ -399,7 +399,7 @@ class Call:
         ]
 
     def _check_layouts(self, inputs: Sequence[Passed]) -> None:
-        """If all variants take the same arrays, check strides; array types do not have them.
+        """If all variants take the same arrays, check strides, which array types do not contain.
 
         Raises:
             ArgumentError: an array's strides do not match the kernel's strides.
@@ -453,7 +453,7 @@ def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) ->
     """Return the GPU that all inputs are on, None if all are on the host.
 
     Raises:
-        ArgumentError: they are on different devices.
+        ArgumentError: the inputs are on different devices.
     """
     if len({array.view.device for array in inputs}) == 1:
         return inputs[0].view.device
@@ -520,7 +520,7 @@ class _Fitting(Generic[K]):
 
 
 Types = Callable[[Sequence[Any]], list[ArrayType]]
-"""Return the dtype and shape of each of these arrays."""
+"""A function that returns the dtype and shape of each array."""
 
 
 class Forms(Generic[K]):
@@ -536,8 +536,8 @@ class Forms(Generic[K]):
         parameters: the names of all parameters in order; empty if some have no names.
         optional: the parameters that have arrays in some forms but not in others.
         by_given: for each set of optional parameters that a call may give, the only form that has
-            arrays for exactly these. Without an entry if there are several such forms, or if the
-            form's signature lacks a parameter.
+            arrays for exactly these. A set has no entry if several forms do, or if the form's
+            signature lacks a parameter.
     """
 
     def __init__(self, name: str, kernels: Sequence[K], types: Types) -> None:

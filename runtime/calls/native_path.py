@@ -1,14 +1,14 @@
 """Calls through the extension `_native`, if it is available.
 
 A front is a C function that inspects the arrays of a call, finds the route with the same dtypes,
-shapes and layouts, and launches its plan through the C library. A call that it does not handle,
-such as one with wrong arrays, goes to its fallback: the front of another framework that the kernel
-was called with earlier. The last fallback is the Python code that handles every call.
+shapes and layouts, and launches its plan through the C library. A front passes calls that it does
+not handle, such as calls with wrong arrays, to its fallback: the front of another framework that
+the kernel was called with earlier. The last fallback is the Python code that handles every call.
 `runtime/native/python.c` reads the data packed here: words of eight bytes.
 
 `torch.compile` traces every function that it meets, and every frame that runs between its graphs. A
-function marked by `untraced` ends the graph with our reason. A function given to `skip_frames` runs
-unchanged, including everything it calls.
+function marked by `untraced` ends the graph, with `TRACED` as the reason. A function given to
+`skip_frames` runs unchanged, including everything it calls.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def untraced(function: _F) -> _F:
 def skip_frames(functions: Iterable[Callable[..., Any] | None]) -> None:
     """Make torch, if loaded, run these functions and everything they call unchanged.
 
-    Functions in C have no frames. If the torch version lacks these internals, torch.compile only
-    loses time on the functions.
+    C functions have no frames to skip. If the torch version lacks the internals used here,
+    torch.compile only loses time on the functions.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -83,11 +83,11 @@ _MOST_FRAMEWORKS = 8
 """Maximum number of fronts of a kernel; a call may go through all of them."""
 
 Slots = tuple[int, ...]
-"""The input number for each parameter of a front, -1 if it must be None."""
+"""The number of the input for each parameter of a front; -1 if the parameter must be None."""
 
 
 class NativePaths:
-    """The fronts of one kernel: a pair for each framework whose arrays it was called with.
+    """The fronts of one kernel: for calls and for `into`, for each framework it was called with.
 
     Args:
         variants: all variants of the kernel.
@@ -241,7 +241,7 @@ def make_operator(access: Access, count: int, fallback: Function) -> Function | 
 def make_front(
     kind: int, names: Sequence[str | None], access: Access, fallback: Function
 ) -> Function:
-    """Return a C function without routes, whose `__self__` is the front."""
+    """Return a front without routes; they are added to the C function's `__self__`."""
     native: Any = extension()
     calls = (
         fallback,
@@ -321,7 +321,10 @@ def _allocation(shape: tuple[int, ...], dtype: str, access: Access) -> tuple[Any
 
 
 def _make_program(route: Route, ordinal: int) -> Any:
-    """Return a route's plan on a device; None before its first launch, and without a plan."""
+    """Return a route's program as the extension takes it; None before the first launch in Python.
+
+    Also None for a program that the C library does not launch.
+    """
     native: Any = extension()
     program = route.loaded(ordinal)
     if program is None or program.native is None:
@@ -342,7 +345,7 @@ def _make_program(route: Route, ordinal: int) -> Any:
 
 
 def _refuse(status: int) -> None:
-    """Raise the error of the C library, which it keeps for each thread."""
+    """Raise this thread's last error of the C library."""
     try:
         open_library().check(status)
     except DeviceError as error:
@@ -351,4 +354,4 @@ def _refuse(status: int) -> None:
 
 
 _CALLBACKS = (_make_program, _refuse)
-"""Functions that fronts call without the caller's knowledge."""
+"""Functions of this module that fronts call."""

@@ -1,13 +1,13 @@
 """Launch a variant without the C library: every step of its plan is a call of cuda-python.
 
-It is used if pallasc was installed without a C compiler, or with PALLASC_NATIVE=0. It does what
-`runtime/native/prepare.c` and `launch.c` do, in the same order and with the same messages, but is
-written to be read: each launch prepares its parameters and tensor maps again. So a launch takes 33
-to 42 µs (`bench/launch.py`, "plain"); through C, it takes 0.7 to 8 µs.
+This module is used if pallasc was installed without a C compiler, or with PALLASC_NATIVE=0. It does
+the same as `runtime/native/prepare.c` and `launch.c`, in the same order and with the same messages,
+but it is simpler and slower: each launch prepares its parameters and tensor maps again. A launch
+takes 33 to 42 µs (`bench/launch.py`, "plain"); through C, it takes 0.7 to 8 µs.
 
-Parameters by value are aligned to 128 bytes, since `CUtensorMap` must be 64-byte aligned (128 in
-the headers of CUDA 13), which objects of cuda.bindings often are not. For the same reason tensor
-maps are encoded by calling the driver's function pointers on our own memory.
+A `CUtensorMap` must be aligned to 64 bytes (128 in the headers of CUDA 13), and objects of
+cuda.bindings often are not. So parameters passed by value are in memory aligned to 128 bytes, and
+the driver's encoding functions are called by their addresses, with such memory.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class Parameters:
         data = bytes.fromhex(parameter.data)
         ctypes.memmove(value, data, len(data))
         for offset, tensor_map in parameter.tensor_maps:
-            # The driver writes maps only at multiples of 64 or 128, unlike their offset here.
+            # The driver encodes a map only at a multiple of 64 or 128; `offset` may not be one.
             encoded = _aligned(MAP_BYTES)
             address = addresses[tensor_map.buffer] + tensor_map.offset
             code = self._encoders[id(tensor_map)](ctypes.addressof(encoded), address)
@@ -356,10 +356,10 @@ def _encoder_name(tensor_map: TensorMap) -> str:
 
 
 def _make_encoder(driver: Driver, m: TensorMap) -> _Encode:
-    """Return a function that encodes a tensor map, with all but the two addresses fixed.
+    """Return a function that encodes a tensor map, for any destination and address of the array.
 
     Raises:
-        DeviceError: the driver cannot encode it.
+        DeviceError: the driver lacks the encoding function.
     """
     window = m.im2col
     dims, strides, steps = _longs(m.dims), _longs(m.strides), _ints(m.element_strides)

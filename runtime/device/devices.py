@@ -53,10 +53,10 @@ def version_text(version: int) -> str:
 
 
 class Forgetful(Protocol):
-    """An object of the user's that survives a fork, and holds driver handles."""
+    """An object that users keep across a fork, and that holds driver handles."""
 
     def forget(self) -> None:
-        """Drop everything that was created before the fork."""
+        """Drop everything that was created before a fork."""
 
 
 class ProcessState:
@@ -67,20 +67,21 @@ class ProcessState:
     replaces everything.
 
     Attributes:
-        is_forked: the driver was opened in the process that this process was forked from.
-        is_opening: a thread is currently opening the driver.
-        driver: the opened `Driver`, None until then.
+        is_forked: True if this process was forked from a process that had opened the driver.
+        is_opening: True while a thread is opening the driver.
+        driver: the `Driver`; None before it is opened.
         lock: held while creating anything that exists once per process; reentrant, since creating
             a program creates libraries, streams and constants.
         devices: each `Device` by ordinal.
         models: a `Device` of each GPU model, None until first requested.
         streams: the handle of pallasc's own stream by ordinal.
-        tails, default_tails: see `streams.Tail`, by ordinal and stream ID; by ordinal.
+        tails: each `streams.Tail` by ordinal and stream ID.
+        default_tails: the `streams.Tail` of the default stream by ordinal.
         spare_events: events that no tail refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
         libraries: loaded cubins by digest; see `calls.plain`.
         programs: by artifact and ordinal; see `calls.launch`.
-        routes: the routes that have programs, which survive a fork; see `calls.launch`.
+        routes: the routes (`calls.launch`), which drop their programs after a fork.
     """
 
     def __init__(self) -> None:
@@ -133,7 +134,7 @@ class Driver:
         bindings: the module `cuda.bindings.driver`.
         version: the driver API, 13020 for 13.2.
         as_it_is: a context manager that yields the driver and does not change the current context.
-        memory_device: the driver's name for the attribute of an address that is its device.
+        memory_device: the attribute to query for the ordinal of an address's device.
     """
 
     def __init__(self, bindings: Any, version: int) -> None:
@@ -248,7 +249,7 @@ def _bindings() -> Any:
 
 
 def _version(bindings: Any) -> int:
-    """Return the driver API version. This first call makes cuda-bindings look for the library."""
+    """Return the driver API version; this first call makes cuda-bindings load the library."""
     try:
         code, version = bindings.cuDriverGetVersion()
     except (RuntimeError, OSError) as error:
@@ -266,12 +267,12 @@ class Device:
     """A GPU; memory in bytes.
 
     Attributes:
-        ordinal: its number, as frameworks count.
+        ordinal: its number, as in frameworks.
         name: `NVIDIA H100 80GB HBM3`.
         major, minor: compute capability.
         sm_count: streaming multiprocessors.
         smem_optin_bytes: maximum shared memory that one block can request.
-        has_pools: `cuMemAllocAsync` works.
+        has_pools: True if `cuMemAllocAsync` works.
         driver_version: the driver API, 13020 for 13.2.
         context: its primary context, which frameworks share.
     """
@@ -368,7 +369,7 @@ def active(device: Device) -> AbstractContextManager[Driver]:
     """Make a device's primary context current in this thread within a `with` block.
 
     Raises:
-        DriverError: it cannot be made current.
+        DriverError: the context cannot be made current.
     """
     driver = open_driver()
     if driver.bindings.cuCtxGetCurrent()[1] == device.context:
@@ -377,7 +378,7 @@ def active(device: Device) -> AbstractContextManager[Driver]:
 
 
 class _Pushed:
-    """A context that is current within a block; a generator would cost as much as a launch."""
+    """Makes a context current within a block; a generator would take as long as a launch."""
 
     __slots__ = ("_device", "_driver")
 
@@ -405,7 +406,7 @@ def current_context() -> int:
 def outside_captures(driver: Driver) -> Iterator[None]:
     """Keep stream captures, of this thread and others, valid during work that is not part of them.
 
-    Without it, allocating, freeing and loading would invalidate them.
+    Outside of this context manager, allocating, freeing and loading would invalidate captures.
     """
     modes = driver.bindings.CUstreamCaptureMode
     what = "stream captures cannot be protected"

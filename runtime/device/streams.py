@@ -2,8 +2,8 @@
 
 Uses of a block of memory are recorded as events, not as streams: a stream may be destroyed before
 another stream waits for its work, and a new stream may get the same handle. Streams are identified
-by the driver's stream IDs, which are never reused. Each has one event, recorded after each use, so
-that a stream may wait for later work, too.
+by the driver's stream IDs, which are never reused. Each stream has one event, recorded again after
+each use, so a wait for a use may also include later work of the stream.
 
 Constants are never freed: a captured graph may still read them after the kernel is gone.
 """
@@ -46,7 +46,7 @@ def stream_handle(stream: Any) -> int:
     """Return the handle of a stream: from torch, cupy, cuda.core, cuda.bindings, or a number.
 
     Raises:
-        ArgumentError: it is anything else.
+        ArgumentError: `stream` is anything else.
     """
     if type(stream) is int and 0 <= stream <= _MOST:
         return stream
@@ -79,10 +79,10 @@ def _handle_of(stream: Any) -> Any:
 
 
 def check_stream(stream: int, device: Device) -> None:
-    """Check that a stream, not a default one, belongs to the primary context of a device.
+    """Check that a stream that is not a default stream belongs to a device's primary context.
 
     Raises:
-        ArgumentError: it belongs to another device or context.
+        ArgumentError: the stream belongs to another device or context.
         DriverError: the stream does not exist.
     """
     with active(device) as driver:
@@ -142,12 +142,12 @@ _SUCCESS = 0
 
 
 class Tail:
-    """The latest work in a stream that uses tracked memory.
+    """The end of a stream's latest work with memory whose uses are tracked.
 
     Attributes:
         device: the stream's device.
         number: the stream's ID, see `number_of`.
-        event: an event, recorded after each such work, and reused when nothing refers to the tail.
+        event: an event, recorded after the work, and reused when nothing refers to the tail.
     """
 
     __slots__ = ("__weakref__", "_spare", "device", "event", "number")
@@ -200,9 +200,9 @@ def _tail(device: Device, number: int) -> Tail:
 
 
 def record(device: Device, stream: int) -> Tail | None:
-    """Record the work enqueued so far in a stream, and return its tail; None during a capture.
+    """Record the work enqueued so far in a stream, and return the tail; None during a capture.
 
-    Captured work belongs to a graph, and does not run in the stream.
+    Captured work becomes part of a graph instead of running in the stream.
 
     Raises:
         DriverError: the stream does not exist.
@@ -271,7 +271,7 @@ class Uses:
         self.default_order = 2
 
     def before(self, number: int | None, *, writes: bool) -> list[Tail]:
-        """Return the unfinished uses in other streams that work in a stream has to wait for.
+        """Return the unfinished uses in other streams for which work in a stream has to wait.
 
         Args:
             number: the stream's ID; None for no particular stream.
@@ -300,8 +300,8 @@ def work_stream(device: Device, uses: Uses, *, writes: bool) -> int:
     """Return pallasc's stream after making it wait for the uses and for the default stream."""
     stream = own_stream(device)
     wait_for_tails(device, stream, uses.before(None, writes=writes))
-    # Other libraries may use memory in the default stream. It cannot be used while a stream that it
-    # waits for is being captured, but then all of its work was enqueued before the capture.
+    # Other libraries may use memory in the default stream. The default stream cannot be used while
+    # a stream that it waits for is being captured, but then its work is older than the capture.
     with active(device) as driver, outside_captures(driver):
         is_blocked = is_legacy_blocked(driver)
     tail = None if is_blocked else record(device, 0)
@@ -328,7 +328,7 @@ def in_order(
         stream: the launch's stream.
         others: the arrays' own streams; they and the launch's stream wait for each other.
         uses: for each array that tracks its uses: the uses, and whether the launch writes it.
-        is_given: the caller specified the stream.
+        is_given: True if the caller specified the stream.
 
     Raises:
         ArgumentError: the stream is being captured and cannot wait.

@@ -1,7 +1,7 @@
 """The interface between the runtime and array frameworks, and detection of an array's framework.
 
-An array is recognized by the module of its type, which is already loaded; only the matching adapter
-is imported. If the module is not in the table, `__cuda_array_interface__` is tried, then DLPack.
+The module of an array's type determines the adapter, so that no other adapter is imported. If the
+module is not in `MODULES`, `__cuda_array_interface__` is tried, then DLPack.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class ArrayView(NamedTuple):
     """An array as the runtime sees it.
 
     Attributes:
-        pointer: the address of its first element; 0 if the array is on the host.
+        pointer: the address of its first element; 0 for a JAX array.
         dtype: short name, `bf16`; the framework's own name if it has no short name.
         shape: sizes of its dimensions.
         is_contiguous: row-major without gaps.
         device: ordinal of its GPU, None for the host.
-        is_writable: it may be written.
+        is_writable: True if kernels may write to it.
         stream: the stream that its producer used last, None if there is nothing to wait for.
-        strides: in elements, if it is not row-major and they are known.
-        uses: uses that launches with the array wait for and are recorded in, None if not tracked.
+        strides: in elements; None if it is row-major, or if they are unknown.
+        uses: its earlier uses: launches wait for them, and are added to them; None if not tracked.
     """
 
     pointer: int
@@ -112,11 +112,11 @@ class Access:
         kinds: the types of its arrays.
         describe: returns the `ArrayView` of an array for a call in a stream that the caller gives;
             used if there is no `capsule`.
-        describe_in_order: the same for other calls, see `Adapter.view_in_order`.
+        describe_in_order: the same for calls without a stream, see `Adapter.view_in_order`.
         dtypes: its dtypes by short name.
         new_here: a function that allocates on the current GPU, given shape, strides and dtype.
-        new_in: a function that returns new arrays of a stream other than the current one; None if
-            calls that allocate in a stream go through Python.
+        new_in: a function that returns new arrays for a stream other than the current stream; if
+            None, calls that allocate in such a stream go through Python.
         capsule: the `__dlpack_c_exchange_api__` of these types; None if they have none.
         mark_written: a function that marks the arrays in a tuple as written in the framework; None
             if it does not count writes.
@@ -143,16 +143,14 @@ class Access:
 
 
 class Adapter:
-    """Interface of a framework's module; docs/frameworks.md explains how to write one.
-
-    Adapters are subclasses; members that they do not override are as defined here.
+    """Base class of adapters; docs/frameworks.md explains how to write one.
 
     Attributes:
-        name: name of its arrays in messages.
-        has_pool: the framework allocates in stream order and has a current stream; kernels launch
-            in that stream and take their temporaries from the framework.
-        is_copied: arrays are on the host; they are copied to the GPU, and results back.
-        takes_calls: `run` handles any call that has one of its arrays.
+        name: name of the framework's arrays in messages.
+        has_pool: True if the framework allocates in stream order and has a current stream; kernels
+            launch in that stream and take their temporaries from the framework.
+        is_copied: True if arrays are on the host; they are copied to the GPU, and results back.
+        takes_calls: True if `run` handles any call that has one of the framework's arrays.
     """
 
     name: str
@@ -164,7 +162,7 @@ class Adapter:
         """Return a view of an array for the runtime.
 
         Raises:
-            ArgumentError: kernels cannot take it.
+            ArgumentError: kernels cannot take the array.
         """
         raise NotImplementedError
 
@@ -177,14 +175,14 @@ class Adapter:
         return 0
 
     def empty(self, shape: tuple[int, ...], dtype: str, device: int, stream: int | None) -> Any:
-        """Return new memory for use in a stream, the current one if it is None."""
+        """Return a new array for use in a stream; if None, in the current stream."""
         raise NotImplementedError
 
     def mark_written(self, arrays: tuple[Any, ...]) -> object:
         """Mark these arrays as written by a launch, if the framework counts writes."""
 
     def access(self, kind: type) -> Access:
-        """Return how the C extension handles arrays of a type. Opens no driver."""
+        """Return how the C extension handles arrays of a type. Does not open the driver."""
         counts_writes = type(self).mark_written is not Adapter.mark_written
         return Access(
             kinds=(kind,),
@@ -220,7 +218,7 @@ def check_copied(name: str, bindings: Sequence[Binding], arrays: Sequence[Passed
     """Check that arrays on the host belong to a framework whose arrays are copied.
 
     Raises:
-        ArgumentError: an array does not.
+        ArgumentError: an array belongs to another framework.
     """
     for binding, array in zip(bindings, arrays, strict=True):
         if not array.adapter.is_copied:
@@ -260,7 +258,7 @@ def find_adapter(value: Any, *what: str) -> Adapter:
         what: its name in messages, in parts: the kernel, and the position in its arguments.
 
     Raises:
-        ArgumentError: it is not an array that the runtime can use.
+        ArgumentError: `value` is not an array that the runtime can use.
     """
     kind = type(value)
     adapter = _by_type.get(kind)

@@ -1,4 +1,4 @@
-"""Variants that may be launched: the facts for selecting one, and the artifact of each."""
+"""Variants that may be launched: facts for selecting a variant, and its artifact."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pallasc.specs.canonical import Scalar, canonical_json, variant_id
 from pallasc.specs.tuning import Tuning
 
 ArrayType = tuple[Any, ...]
-"""The properties of an array that matter: its dtype by short name and its shape.
+"""The properties of an array that select a variant: the short name of its dtype, and its shape.
 
-If it is not row-major, its layout is third (`specs/arrays.py`).
+If the array is not row-major, its layout is third (`specs/arrays.py`).
 """
 
 
@@ -32,7 +32,7 @@ def array_type(
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of variants.
+    """Where variants come from.
 
     Attributes:
         file: the bundle.
@@ -56,7 +56,7 @@ class Facts:
     Attributes:
         target: the model that it was compiled for.
         arch: its architecture.
-        minimum_driver: keys `cuda` and `linux`, None if the artifact lacks it.
+        minimum_driver: a mapping with the keys `cuda` and `linux`, None if unknown.
         inputs, outputs: its arrays.
     """
 
@@ -186,12 +186,12 @@ class Provider(Protocol):
 
 
 _lock = threading.Lock()
-# By identity: mappings have no hash.
+# By identity, because mappings have no hash.
 _providers: WeakValueDictionary[int, Provider] = WeakValueDictionary()
 
 
 def note_provider(provider: Provider) -> None:
-    """Search this provider too, as long as it is alive."""
+    """Let `find_blob` search a provider as long as it is alive."""
     with _lock:
         _providers[id(provider)] = provider
 
@@ -205,7 +205,7 @@ def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
         digest: digest of the blob.
 
     Raises:
-        CorruptError: no provider has it, and one that may have it is damaged.
+        CorruptError: no provider has it, and a provider that may have it is damaged.
     """
     with _lock:
         providers = list(_providers.values())
@@ -217,7 +217,7 @@ def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
                     return candidate.artifact.blob(digest)
         except CorruptError as error:  # another provider may have it
             damaged = error
-        except PallascError:  # closed
+        except PallascError:  # its bundle was closed
             continue
     if damaged is not None:
         raise damaged

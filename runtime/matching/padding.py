@@ -1,7 +1,7 @@
-"""Launches for arrays shorter than the variant's: inputs padded with zeros, results cut.
+"""Launches for arrays that are shorter than a variant's: inputs are padded, results are cut.
 
 `pad` of a tuned kernel names the dimensions in which the variant's array may be longer than the
-call's. The spec promises that padding does not change the remaining values.
+caller's array. The spec promises that padding with zeros does not change the remaining values.
 
 Everything is enqueued in the stream of the launch: zeros, copies of the inputs, the launch, copies
 of the results. Only inputs that are too short and results that are cut are copied.
@@ -66,8 +66,8 @@ def _size(padding: Padding) -> tuple[int, str]:
 def _fit(candidate: Candidate, types: tuple[ArrayType, ...]) -> Padding | None:
     """Return the padding of the arrays for a variant, None if it does not hold them.
 
-    A dimension may have a fixed ratio to its parameter; in the call, the arrays' lengths in these
-    dimensions must stand for the same value of the parameter.
+    A dimension's length may be a multiple or fraction of its parameter. The lengths in the call
+    must all correspond to the same value of the parameter.
     """
     tuning = candidate.tuning
     if tuning is None or not tuning.pad or len(types) != len(candidate.arrays):
@@ -116,7 +116,7 @@ def _length(own: ArrayType, given: ArrayType, dimension: int) -> int | None:
 
 
 def _is_in_bytes(dtype: str, shape: tuple[int, ...], dimension: int) -> bool:
-    """Return True if an array can be cut at a byte boundary: packed types may not be."""
+    """Return True if a cut along a dimension is at byte boundaries, also for packed types."""
     return math.prod(shape[dimension + 1 :]) * parse_dtype(dtype).bits % 8 == 0
 
 
@@ -198,7 +198,7 @@ class Prepared:
             device: the GPU.
             stream: the stream.
             pointers: addresses of the caller's inputs and results.
-            launch: launches for arrays of the variant at these addresses.
+            launch: launches the variant, for arrays at the given addresses.
 
         Raises:
             ArgumentError, DeviceError: as for a call of the kernel.

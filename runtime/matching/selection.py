@@ -1,15 +1,16 @@
 """Select a variant. The decision depends only on the variants, the GPU and the arrays.
 
 Code for an architecture with the suffix "a" runs on exactly that compute capability, with "f" on
-its family, and without a suffix on the same major and the same or a higher minor version. Families
-have the same rule: 100f covers 10.0, 10.3 and later, 120f covers 12.0 and 12.1. Embedded GPUs are
-not compatible with other GPUs of their major version. These are 8.7 and 10.1, which CUDA 13 calls
-11.0; so 100f does not cover 10.1. Sources: CUDA programming guide, "Family-specific features",
-"Binary compatibility".
+its family, and without a suffix on the same major and the same or a higher minor version. A family
+is the same major and the same or a higher minor version, too: 100f covers 10.0, 10.3 and later,
+120f covers 12.0 and 12.1. The embedded GPUs, 8.7 and 10.1 (which CUDA 13 calls 11.0), are not
+compatible with other GPUs of their major version, so 100f does not cover 10.1. Sources: CUDA
+programming guide, "Family-specific features", "Binary compatibility".
 
 Variants for any model of the architecture may be used, the most similar model first, with one
 exception. Blocks that wait for each other hang if not all blocks of the launch are resident at
-once. So a variant is rejected if its blocks are all resident on its own model, but not on this GPU.
+once. So a variant is rejected if all its blocks are resident at once on its own model, but not on
+this GPU.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def device_refusal(candidate: Candidate, device: Device) -> str | None:
 
 
 def resource_refusal(candidate: Candidate, device: Device) -> str | None:
-    """Return why a variant for a GPU's architecture cannot run there, None if it can."""
+    """Return why a variant cannot run on a GPU of its architecture, None if it can."""
     refusal = _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
     devices = 1 if refusal else candidate.artifact.plan.device_count
     if devices != 1:
@@ -91,7 +92,7 @@ def arch_refusal(arch: str, major: int, minor: int) -> str | None:
 
 
 class _DriverRefusal(str):
-    """The reason that a variant cannot run, if a newer driver could run it."""
+    """The reason why a variant cannot run, if it could run with a newer driver."""
 
     __slots__ = ()
 
@@ -142,7 +143,7 @@ def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | 
 
 
 def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
-    """Return the sort key for how much a variant's model differs from a GPU, the least first."""
+    """Return a sort key: the more a variant's model differs from a GPU, the greater."""
     target = candidate.artifact.target
     match = ARCH.fullmatch(str(target["arch"]))
     exact, suffix = (0, "") if match is None else (int(match[1] + match[2]), match[3])
@@ -265,7 +266,7 @@ def no_variant_for(
 def no_variant_with(
     name: str, candidates: Sequence[Candidate], params: Mapping[str, object]
 ) -> ArgumentError:
-    """Return the error for parameters that no variant has, or for values that none of them has."""
+    """Return the error for parameters, or values of parameters, that no variant has."""
     known = dict.fromkeys(key for candidate in candidates for key in candidate.params)
     for key in params:
         if key not in known:
@@ -311,7 +312,7 @@ def wrong_array(
 
 
 def wrong_layout(name: str, binding: Binding | Array, strides: Sequence[int]) -> ArgumentError:
-    """Return the error for an array whose strides show another order of elements."""
+    """Return the error for an array in another layout than the kernel's."""
     expected = strides_of(binding.shape, binding.layout)
     taken = array_text(binding.dtype, binding.shape, binding.layout)
     if binding.layout is None:

@@ -1,14 +1,14 @@
-"""Select among variants that differ only in tuned parameters, by the rows of a table.
+"""Select among variants that differ only in tuned parameters, by the rows of a tuning table.
 
-Variants for the same arrays and with the same other parameters are a **group**. Of a group, a call
-uses the variant with a row for this GPU and the exact key, else the variant with a row for the
-key's bucket, else the default. Without a default, the call is rejected. A row applies to GPUs with
-the name of the GPU that it was measured on, or with the name of that GPU's model. Parameters of
-`over` in the call take precedence over the table: if they leave one variant in a group, that
-variant is used. If nothing was tuned, all variants of a group may be used.
+Variants for the same arrays that differ only in tuned parameters and target are a **group**. Of a
+group, a call uses the variant with a row for this GPU and the exact key, else the variant with a
+row for the key's bucket, else the default. Without a default, the call is rejected. A row applies
+to GPUs with the name of the GPU that it was measured on, or with the name of that GPU's model.
+Tuned parameters in the call take precedence over the table: if they leave one variant in a group,
+that variant is used. If nothing was tuned, all variants of a group may be used.
 
 When a kernel is first used on an architecture, its variants are indexed by their arrays. The first
-launch with new arrays looks its variants up there; routes keep the choice for later launches.
+launch with new arrays searches this index; routes keep the choice for later launches.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Selector:
             types: the arrays; None if all variants take the same.
 
         Raises:
-            SelectionError: none fits, or several do, or no row applies.
+            SelectionError: no variant fits, several variants fit, or no row applies.
         """
         key = self.candidates[0].arrays if types is None else types
         variants = self._index(device).get(key)
@@ -179,7 +179,7 @@ class Selector:
         """Return the variants that calls can select on a GPU: one per point and set of arrays.
 
         Raises:
-            SelectionError: none can run there.
+            SelectionError: no variant can run on the GPU.
         """
         groups = [
             group
@@ -203,14 +203,14 @@ class Selector:
         return Choice(chosen.id, "call" if over & self.given.keys() else "only")
 
     def by_targets(self, types: Types, names: Collection[str]) -> list[Candidate]:
-        """Return the variants used on each target, before it is known which GPU will run them.
+        """Return the variants to use on each target, when the GPU of the launch is not yet known.
 
         Args:
             types: the arrays.
             names: GPUs of this machine; if empty, the rows for each target's own model apply.
 
         Raises:
-            SelectionError: no row of any target applies, or several variants do.
+            SelectionError: no target has a row that applies, or several variants fit a target.
         """
         listed = [own for own in self.candidates if own.arrays == types]
         if not self.is_tuned:
@@ -234,7 +234,7 @@ class Selector:
         return chosen
 
     def taken_here(self, chosen: Candidate) -> list[Candidate]:
-        """Return the variants that this process's GPUs use for the arrays of one of them."""
+        """Return the variants that this process's GPUs use for the arrays of a chosen variant."""
         models = device_models()
         taken = [chosen]
         for device in models if len(models) > 1 else ():
@@ -339,7 +339,11 @@ def _how(candidate: Candidate, names: Collection[str]) -> tuple[How, Row | None]
 
 
 def _ranked(variants: Sequence[Candidate], names: Collection[str], *, is_given: bool) -> Group:
-    """Rank variants as a group; without a row they come last, if chosen in the call or untuned."""
+    """Rank variants as a group.
+
+    Variants that no row or default selects come last; they are left out if the kernel is tuned and
+    the call gives no tuned parameter (`is_given`).
+    """
     if len(variants) == 1 and _how(variants[0], names) is not None:
         return Group((tuple(variants),), tuple(variants))
     ranks: dict[int, list[Candidate]] = {}
@@ -351,7 +355,7 @@ def _ranked(variants: Sequence[Candidate], names: Collection[str], *, is_given: 
 
 
 def _rows_of(candidates: Iterable[Candidate], device: str) -> list[tuple[str, str]]:
-    """Return model and text of the variants' rows; those for a GPU with this name go first."""
+    """Return model and text of the variants' rows; rows for a GPU with this name go first."""
     rows: dict[Any, tuple[str, str]] = {}
     for own in candidates:
         if own.tuning is None:

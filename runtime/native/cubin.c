@@ -1,6 +1,6 @@
-/* Check the parts of a cubin that the driver reads, before it does: that headers refer to nothing
- * outside the file, whose length the driver is not given. The rules are those of
- * specs/artifacts/cubin.py. A cubin is a 64-bit ELF file for machine 190. */
+/* Check a cubin before the driver reads it. The driver does not get the file's length, so no header
+ * may refer to data outside of the file. specs/artifacts/cubin.py has the same rules. A cubin is a
+ * 64-bit ELF file for machine 190. */
 #include "plan.h"
 
 #include <stdio.h>

@@ -80,7 +80,7 @@ static const int sticky[] = {
 #include "driver_results.h"
 };
 
-/* Results of cuInit have reasons. */
+/* Only results of cuInit have reasons. */
 static const struct words words[] = {
 #define STICKY(...)
 #define START(result, reason, hint) {result, reason, hint},

@@ -1,8 +1,7 @@
 /* The CUDA driver, opened on first use; its GPUs and their contexts.
  *
- * The part of its binary interface in use is in our own definitions: structures and numbers as
- * documented in the CUDA Driver API reference, so that no CUDA header is needed. Handles are pointers;
- * device addresses have 64 bits. */
+ * No CUDA header is needed: this file defines the structures and numbers in use, as documented in
+ * the CUDA Driver API reference. Handles are pointers; device addresses have 64 bits. */
 #ifndef PALLASC_DRIVER_H
 #define PALLASC_DRIVER_H
 
@@ -65,7 +64,7 @@ _Static_assert(sizeof(struct cuda_launch_attribute) == 72, "CUlaunchAttribute ha
 _Static_assert(sizeof(struct cuda_launch_config) == 56, "CUlaunchConfig has 56 bytes");
 _Static_assert(sizeof(void *) == 8, "the driver is for machines of 64 bits");
 
-/* The driver's functions; those newer than the driver are NULL. Written once, under the lock. */
+/* The driver's functions; NULL if the driver is too old. Written once, under the lock. */
 struct driver {
     int version; /* 13020 for 13.2 */
 #define FUNCTION(name, since, arguments) int (*name) arguments;
@@ -76,8 +75,8 @@ struct driver {
 struct device {
     int ordinal;
     int major, minor, sm_count, smem_optin_bytes;
-    cuda_context context; /* its primary one, retained */
-    cuda_stream stream;   /* our own, for work that is waited for; NULL until created */
+    cuda_context context; /* its primary context, retained */
+    cuda_stream stream;   /* for work that this library waits for; NULL until created */
     char label[320];      /* "GPU 0 (NVIDIA H100, sm_90)" */
 };
 
@@ -105,13 +104,13 @@ const char *version_text(char text[16], int version);
 #define CALL(what, name, ...) answer(driver.name(__VA_ARGS__), #name, what)
 int answer(int result, const char *function, const char *what);
 
-/* Make a device's context current, if it is not, and keep captures valid; undo both. */
+/* Make a device's context current, or keep captures valid, or both (`quietly`), until `leave`. */
 struct entered {
     int has_pushed, has_exchanged, mode;
 };
 int enter_context(struct entered *entered, cuda_context context, int ordinal);
 int leave_captures_alone(struct entered *entered);
-int enter_quietly(struct entered *entered, const struct device *device); /* both */
+int enter_quietly(struct entered *entered, const struct device *device);
 void leave(struct entered *entered);
 
 #endif

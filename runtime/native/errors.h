@@ -1,4 +1,4 @@
-/* The message of this thread's last failure; text from plans and programs, which is untrusted. */
+/* The message of this thread's last failure. It may quote untrusted text of plans and programs. */
 #ifndef PALLASC_ERRORS_H
 #define PALLASC_ERRORS_H
 
@@ -17,11 +17,11 @@ int fail_host_memory(void);
 /* Returns the size in bytes of the UTF-8 character that starts here; 0 if it is invalid. */
 size_t character(const unsigned char *at, size_t room);
 
-/* Appends to a text; what does not fit is cut. */
+/* Appends to a text, and cuts the result to the capacity. */
 void append(char *text, size_t capacity, const char *format, ...) PALLASC_PRINTF(3, 4);
 
-/* Replaces by question marks all invalid UTF-8, such as truncated characters, and all control
- * characters except line feeds, which would affect a terminal. */
+/* Replaces invalid UTF-8, such as truncated characters, and control characters, which would affect
+ * a terminal, by question marks. Line feeds stay. */
 void make_showable(char *text);
 
 #endif

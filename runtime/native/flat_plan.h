@@ -1,8 +1,8 @@
 /* The flat plan: an artifact and its launch plan as one block of bytes.
  *
  * This file is the format's grammar. specs/artifacts/flat_plan.py is its only writer, plan.c its
- * only reader. The writer follows every rule below; the reader checks those that its memory or the
- * driver's depends on. Version history:
+ * only reader. The writer follows every rule below; the reader checks the rules that are needed so
+ * that neither the reader nor the driver accesses invalid memory. Version history:
  *
  *   1  the first. Plans of one device: plans for several devices cannot be written.
  *
@@ -24,13 +24,12 @@
  *     their length from their headers
  *   - ranks and numbers of enumerations in tensor maps; the driver checks the rest when it encodes
  *     them
- *   - parameters have the sizes that their kernel declares here; the driver, from CUDA 12.4 on, is
- *     asked whether the cubin declares them too
+ *   - parameters have the sizes that their kernel declares here; drivers from CUDA 12.4 on report
+ *     the sizes in the cubin, which must be the same
  *   - the limits at the end of this file
  *
- * The writer also guarantees that dtypes are listed in specs/arrays.py, gaps and
- * reserved fields are 0, parameters are those of the cubin, and tensor maps follow the driver's
- * rules (below).
+ * The writer also guarantees that dtypes are listed in specs/arrays.py, gaps and reserved fields
+ * are 0, parameters match the cubin, and tensor maps follow the driver's rules (below).
  *
  * Other readers may use these structures directly: fields are aligned to their size, and no
  * compiler adds padding. On little-endian machines, a copy of the block at a multiple of 16 can be
@@ -72,7 +71,7 @@ enum flat_table_number {
 
 struct flat_table {
     uint64_t offset; /* from the start of the block */
-    uint32_t count;  /* of entries; of bytes for those tables that hold bytes */
+    uint32_t count;  /* number of entries; in tables of char, number of bytes */
     uint32_t entry_bytes;
 };
 
@@ -167,7 +166,7 @@ struct flat_parameter {
  * swizzle. Im2col: rank 3 or higher; bounds of 16, 8, 5 bits for rank 3, 4, 5; 1 to 256 channels,
  * with at most as many bytes as the swizzle, 1 to 1024 pixels. */
 struct flat_map {
-    uint32_t at; /* in its parameter; it takes 128 bytes; maps are in this order */
+    uint32_t at; /* offset in its parameter, in ascending order; a map takes 128 bytes */
     uint32_t buffer;
     uint64_t offset;
     uint64_t dims[5];    /* minor first */
@@ -203,9 +202,9 @@ struct flat_blob {
     uint32_t reserved;
 };
 
-/* Limits. A launch passes at most the driver's maximum of bytes, in FLAT_MOST_PARAMETERS
- * parameters; all launches together pass at most FLAT_MOST_VALUE_BYTES by value. Buffers and the
- * workspace are smaller than 2^62 bytes. */
+/* Limits. A launch has at most FLAT_MOST_PARAMETERS parameters with FLAT_MOST_PARAMETER_BYTES, the
+ * driver's maximum; all launches together pass at most FLAT_MOST_VALUE_BYTES by value. Buffers and
+ * the workspace are smaller than 2^62 bytes. */
 #define FLAT_MOST_PARAMETER_BYTES 32764u
 #define FLAT_MOST_PARAMETERS 4095u
 #define FLAT_MOST_ARRAYS 4096u

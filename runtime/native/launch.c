@@ -1,8 +1,8 @@
 /* Launch a plan: stack memory only, no lock.
  *
- * A launch reads its parameters from a block on the stack: the array of pointers for
- * `kernelParams`, the addresses passed as parameters, then the parameters passed by value, aligned
- * to 128 and copied together from a template. Their tensor maps are encoded there. */
+ * A launch has a block on the stack: the parameters passed by value, aligned to 128 and copied
+ * together from a template; the array of pointers for `kernelParams`; then the addresses passed as
+ * parameters. Tensor maps are encoded directly into the values. */
 #include "plan.h"
 
 #include <stdio.h>
@@ -69,7 +69,7 @@ static int check_alignment(const struct call *call)
     return PALLASC_OK;
 }
 
-/* Does a written array overlap one of those before it? */
+/* Does a written array overlap one of the first `before` arrays? */
 static int check_overlap(const struct call *call, uint32_t number, uint32_t before)
 {
     const pallasc_plan *plan = call->plan;
@@ -127,7 +127,7 @@ static int encode(const struct flat_map *map, void *where, uint64_t address)
                                          map->nan_fill);
 }
 
-/* The driver writes maps only at multiples of 64 or 128; others are encoded aside and copied. */
+/* The driver writes maps only at multiples of 64 or 128; at other addresses, maps are copied. */
 static int encode_at(const struct call *call, const struct flat_launch *launch,
                      const struct flat_map *map, unsigned char *where, uint64_t address)
 {
@@ -242,8 +242,8 @@ static int run_steps(const struct call *call)
     return status;
 }
 
-/* Not part of the interface: python.c calls it. Also records an event after the launch, unless it is
- * NULL; even after a failed one, since some of several steps may be enqueued. */
+/* Not part of the interface: python.c calls it. Records `event`, unless it is NULL, after the
+ * launch, even if the launch failed: some of its steps may be enqueued. */
 PALLASC_API int pallasc_launch_recorded(const pallasc_plan *plan, int device, void *const *buffers,
                                         size_t count, void *workspace, void *stream, void *event);
 

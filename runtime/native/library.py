@@ -61,7 +61,7 @@ _PER_THREAD_STREAM = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
 def has_thread_streams() -> bool:
     """Return True if cuda-bindings is set to use per-thread default streams.
 
-    C code calls the driver's regular functions, for which handle 0 is another stream.
+    C code calls the driver's regular functions, for which handle 0 is the context's default stream.
     """
     return os.environ.get(_PER_THREAD_STREAM, "0") not in ("", "0")
 
@@ -70,8 +70,8 @@ def has_thread_streams() -> bool:
 def extension() -> Any | None:
     """Return the extension, None if launches go through Python.
 
-    That is the case if it was not built, or was built before its sources changed; if PALLASC_NATIVE
-    is 0; or if cuda-bindings is set to use per-thread default streams.
+    Launches go through Python if the extension was not built, or was built before its sources
+    changed; if PALLASC_NATIVE is 0; or if cuda-bindings is set to use per-thread default streams.
     """
     return _look()[0]
 
@@ -118,7 +118,7 @@ def library_file() -> Path:
     """Return the library's file.
 
     Raises:
-        ToolError: it is disabled or missing.
+        ToolError: the library is disabled or missing.
     """
     chosen = os.environ.get(_VARIABLE)
     if chosen == "0":
@@ -144,7 +144,8 @@ def open_library(file: Path | None = None) -> Library:
         file: the library; None for `library_file()`.
 
     Raises:
-        ToolError: it is missing, cannot be loaded, or belongs to another version of pallasc.
+        ToolError: the library is missing, cannot be loaded, or belongs to another version of
+            pallasc.
     """
     place = library_file() if file is None else file
     try:
@@ -168,7 +169,7 @@ def _check_sources(functions: Any) -> None:
     """Check, in a clone, that the library was built from the current sources.
 
     Raises:
-        ToolError: they have changed since.
+        ToolError: the sources have changed since the build.
     """
     if not is_clone(FOLDER):
         return
@@ -186,7 +187,7 @@ class Library:
     """The loaded library.
 
     Args:
-        functions: its functions.
+        functions: the shared library, as opened by ctypes.
     """
 
     def __init__(self, functions: ctypes.CDLL) -> None:
@@ -214,7 +215,7 @@ class Library:
         """Open a flat plan that contains its cubins and constants.
 
         Raises:
-            CorruptError: it is damaged.
+            CorruptError: the plan is damaged.
         """
         handle = ctypes.c_void_p()
         self.check(self.functions.pallasc_open(data, len(data), None, None, ctypes.byref(handle)))

@@ -18,7 +18,7 @@ enum {
     MOST_MAP_RANK = 5,
 };
 
-/* The digest detects accidental damage, so only a forged plan or a faulty writer is the cause. */
+/* Used after the check of the digest, so only a forged plan or a faulty writer is the cause. */
 static int damaged(const char *what, uint64_t number)
 {
     return fail(PALLASC_ERROR_CORRUPT, NULL, "the flat plan is damaged: %s %llu is not valid.", what,
@@ -59,7 +59,7 @@ static int check_header(const struct flat_header *header, size_t size)
     return PALLASC_OK;
 }
 
-/* Every table must start where the previous one leads, so tables cannot overlap. */
+/* Every table must start right after the previous one, so tables cannot overlap. */
 static int check_tables(pallasc_plan *plan, const struct flat_header *header, size_t size)
 {
     uint64_t end = sizeof *header;
@@ -180,7 +180,7 @@ static int read_blob(pallasc_plan *plan, uint32_t number, pallasc_find find, voi
             return fail_host_memory();
         *found = size ? memcpy(copy, data, size) : copy;
     }
-    /* Copies in the driver are shared by this digest, so check it as well as the block's. */
+    /* Plans share what they load by the digests of blobs, so the block's digest is not enough. */
     if (size == blob->size)
         sha256(*found, size, digest);
     if (size != blob->size || memcmp(digest, blob->sha256, sizeof digest))
@@ -291,7 +291,7 @@ static int check_arrays(pallasc_plan *plan)
     return PALLASC_OK;
 }
 
-/* Are this many bytes from an offset within a buffer? */
+/* Are `size` bytes from an offset on inside of a buffer? */
 static int lies_inside(const pallasc_plan *plan, uint32_t buffer, uint64_t offset, uint64_t size)
 {
     if (buffer >= plan->count[FLAT_BUFFERS])
@@ -379,8 +379,8 @@ struct used {
     uint64_t bytes; /* passed by value */
 };
 
-/* Are the rank and the enumeration values of a map known to the driver? It reads as many entries as
- * the rank says, and checks sizes and strides itself. */
+/* Are the rank and the enumeration values of a map known to the driver? The driver reads `rank`
+ * sizes and strides, and checks them itself. */
 static int is_map(const struct flat_map *map)
 {
     return map->rank >= (map->im2col ? 3 : 1) && map->rank <= MOST_MAP_RANK && map->type <= 9 &&
@@ -433,7 +433,7 @@ static int check_parameter(pallasc_plan *plan, uint32_t number, struct used *use
     return check_maps(plan, parameter, (uint32_t)at);
 }
 
-/* Are the parameters of a launch as large as those of its kernel, and all together not too large? */
+/* Do the parameters of a launch have the sizes that its kernel declares, within the limit? */
 static int has_sizes(const pallasc_plan *plan, const struct flat_launch *launch)
 {
     const struct flat_kernel *kernel = &plan->kernels[launch->kernel];

@@ -32,7 +32,7 @@ struct layout {
 };
 
 struct pallasc_plan {
-    unsigned char *data; /* our copy of the flat plan */
+    unsigned char *data; /* a copy of the flat plan */
 #define TABLE(number, name, entry) const entry *name;
     FLAT_EACH_TABLE(TABLE)
 #undef TABLE
@@ -62,7 +62,7 @@ static inline const char *path_of(const pallasc_plan *plan, uint32_t array)
     return string_of(plan, plan->arrays[array].path);
 }
 
-/* The buffer of an array, which has its size. */
+/* The buffer of an array, which is as large as the array. */
 static inline const struct flat_buffer *buffer_of(const pallasc_plan *plan, uint32_t array)
 {
     return &plan->buffers[plan->arrays[array].buffer];
@@ -89,9 +89,8 @@ void set_config(struct cuda_launch_config *config, struct cuda_launch_attribute 
 /* sha256.c: FIPS 180-4. */
 void sha256(const void *data, size_t size, uint8_t digest[32]);
 
-/* cubin.c: the error in a cubin for sm_`sm`, with the message of specs/artifacts/cubin.py if that
- * has the same check; or NULL.
- * The driver is not given a cubin's length: it reads as far as the headers say. */
+/* cubin.c: returns the error in a cubin for sm_`sm`, NULL if there is none. Checks that
+ * specs/artifacts/cubin.py has, too, have the same messages. `text` is memory for the message. */
 const char *broken_cubin(const void *data, size_t size, int sm, char *text, size_t capacity);
 
 #endif

@@ -32,7 +32,7 @@ struct loaded {
 
 static struct loaded *first_loaded;
 
-/* The entry of a blob, a new one if there is none; NULL if memory is exhausted. */
+/* Returns the entry of a blob, and creates it if it is missing; NULL if memory is exhausted. */
 static struct loaded *entry_of(const uint8_t sha256[32], int ordinal)
 {
     struct loaded *entry = first_loaded;

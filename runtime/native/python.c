@@ -93,9 +93,8 @@ static void program_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* This function and those that create fronts and routes trust their arguments, which only
- * runtime/calls/native_path.py passes: it checks the number of arrays, and plans are checked when they
- * are read. */
+/* make_program, make_front and front_add trust their arguments: only runtime/calls/native_path.py
+ * calls them, and it checks the number of arrays. Plans are verified when they are opened. */
 
 /* program(owner, launch, plan, device, context, cuCtxGetCurrent, cuCtxGetDevice, cuStreamGetCtx,
  * event) */
@@ -132,10 +131,10 @@ enum {
     ASK_STRIDES = 4,
     ASK_PLAIN = 8,
     IS_ROW_MAJOR = 16,
-    IS_WRITTEN = 32 /* the kernel writes into an array of the caller's */
+    IS_WRITTEN = 32 /* the kernel writes into the caller's array */
 };
 
-/* All words here are packed by runtime/calls/native_path.py. */
+/* runtime/calls/native_path.py packs the words of array_type and route_head. */
 typedef struct array_type {
     int64_t code, bits, asks, ndim;
     int64_t shape[]; /* then the strides */
@@ -148,7 +147,7 @@ typedef struct route_head {
     int64_t slots[]; /* the array of each parameter, -1 if it must be None; then of each leaf */
 } route_head;
 
-/* Functions of Python that a route calls: they return a program, and raise the library's error. */
+/* Python functions that a route calls: READY returns a program, REFUSE raises an error. */
 enum { READY, REFUSE, ROUTE_CALLS };
 
 typedef struct route {
@@ -166,7 +165,7 @@ typedef struct route {
 
 enum { FRONT_CALL = 0, FRONT_INTO = 1, FRONT_OPERATOR = 2 };
 
-/* Functions of Python that a front calls; see `Access` in runtime/matching/arrays.py. */
+/* Python functions that a front calls; see `Access` in runtime/matching/arrays.py. */
 enum {
     FALLBACK,
     DESCRIBE,
@@ -188,7 +187,7 @@ typedef struct front {
     PyObject *names; /* a tuple of interned names; None for parameters without a name */
     PyObject *kinds; /* a tuple of types */
     PyObject *missing;
-    PyObject *calls[FRONT_CALLS]; /* NULL for those that are None */
+    PyObject *calls[FRONT_CALLS]; /* NULL in place of None */
     const exchange_api *api; /* NULL if `describe` inspects the arrays */
     int (*current_stream)(int32_t device, void **stream); /* NULL to use the API's function */
     _Atomic(route *) first;
@@ -240,14 +239,14 @@ static void front_dealloc(PyObject *object)
 
 /* ---- one call */
 
-/* Clears the error, since Python will find it again; but not an interrupt. */
+/* Clears an exception, which Python's path will raise again; but not an interrupt. */
 static void forget_error(void)
 {
     if (PyErr_ExceptionMatches(PyExc_Exception))
         PyErr_Clear();
 }
 
-/* The same, and returns false. */
+/* Clears an exception like forget_error, and returns false. */
 static bool failed(void)
 {
     forget_error();
@@ -257,7 +256,7 @@ static bool failed(void)
 /* An array, as far as it has been inspected: through the exchange API, or described by Python. */
 typedef struct seen {
     PyObject *described; /* an `ArrayView` of runtime/matching/arrays.py, owned; or NULL */
-    dl_tensor tensor;    /* else this */
+    dl_tensor tensor;    /* valid if `described` is NULL */
     uint64_t address;
     int device;
 } seen;
@@ -268,9 +267,9 @@ typedef struct call {
     PyObject *slots[MOST_ARRAYS];    /* by parameter, NULL if not given */
     const seen *views[MOST_ARRAYS];  /* by parameter, NULL if not inspected yet */
     PyObject *out, *stream;
-    PyObject *items;                 /* of an `out` that is a list, which may change meanwhile */
+    PyObject *items;                 /* copy of an `out` that is a list and may change meanwhile */
     PyObject *arrays[MOST_ARRAYS];   /* inputs, results, workspace */
-    const seen *seen[MOST_ARRAYS];   /* what was seen of each */
+    const seen *seen[MOST_ARRAYS];   /* the inspected `arrays` */
     int first_new, end_new;          /* the arrays that the call has allocated */
     bool is_tracked;                 /* an array tracks its uses */
     seen inspected[2 * MOST_ARRAYS]; /* memory of the views */
@@ -285,7 +284,7 @@ static PyObject *field(const seen *array, int number)
     return PyTuple_GetItem(array->described, number);
 }
 
-/* Lets Python describe an array; false if it cannot, or if the array is not on a GPU. */
+/* Lets Python describe an array; false if Python cannot, or if the array is not on a GPU. */
 static bool describe(call *own, PyObject *array, seen *out)
 {
     const front *self = own->self;
@@ -302,7 +301,7 @@ static bool describe(call *own, PyObject *array, seen *out)
     return PyErr_Occurred() ? failed() : true;
 }
 
-/* Reads an array; NULL if it is not an array, or not on a GPU. */
+/* Inspects an argument; NULL if it is not an array of the front's framework on a GPU. */
 static const seen *view(call *own, PyObject *array)
 {
     const front *self = own->self;
@@ -418,7 +417,7 @@ static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, P
         } else if (name == name_out && self->what == FRONT_INTO) {
             own->out = value == self->missing ? NULL : value;
         } else {
-            int slot = (int)count; /* those passed by position may not be passed again */
+            int slot = (int)count; /* parameters passed by position may not be passed again */
             while (slot < self->slot_count && PyTuple_GetItem(self->names, slot) != name)
                 slot++;
             if (slot >= self->slot_count)
@@ -437,7 +436,7 @@ static int match_inputs(call *own, const route *way)
         int64_t number = way->head->slots[n];
         bool is_given = array && array != Py_None;
         if (is_given != (number >= 0))
-            return DIFFERS; /* another route may do without it */
+            return DIFFERS; /* another route may match */
         if (!is_given)
             continue;
         if (!own->views[n] && !(own->views[n] = view(own, array)))
@@ -474,7 +473,7 @@ static bool take_out(call *own, const route *way)
         own->arrays[n] = NULL;
     for (int64_t n = 0; n < way->head->leaf_count; n++) {
         PyObject **array = &own->arrays[way->leaves[n]];
-        if (!items) /* may be omitted if it is an input */
+        if (!items) /* `out` may be omitted if the result is an input */
             return *array != NULL;
         PyObject *item = way->head->returns == RETURN_LEAF ? items : PyTuple_GetItem(items, n);
         if (!*array)
@@ -525,8 +524,8 @@ static route *choose(call *own)
     return NULL;
 }
 
-/* The program for a device, as a new reference, since a fork within the call makes fronts drop
- * theirs; NULL if Python must handle the call. Python creates it on first use. */
+/* Returns the program for a device, which Python creates on first use; NULL if Python must handle
+ * the call. A new reference, because a fork during the call makes fronts drop their programs. */
 static program *program_on(route *way, int device)
 {
     if (device < 0 || device >= MOST_DEVICES)
@@ -551,7 +550,7 @@ static program *program_on(route *way, int device)
     return (program *)Py_NewRef(made);
 }
 
-/* Reads a stream's handle, a new reference, and drops it; NULL: there was an error. */
+/* Reads a stream's handle and drops the reference; `handle` is NULL if getting it failed. */
 static bool read_handle(PyObject *handle, void **stream)
 {
     if (handle) {
@@ -574,7 +573,7 @@ static bool current_stream(const front *self, int device, void **stream)
     return true;
 }
 
-/* Python reports a stream of another context. */
+/* Returns false for a stream of another context, which Python reports. */
 static bool find_stream(const call *own, const program *ready, void **stream)
 {
     const front *self = own->self;
@@ -680,9 +679,9 @@ static bool is_in_order(PyObject *uses, bool is_written)
     return PyErr_Occurred() ? failed() : found > is_written;
 }
 
-/* Returns whether the arrays of the caller may be written, and whether a launch in the stream needs
- * no order with other work: they name no stream but the default one, and are in order with it.
- * Otherwise Python launches, so nothing may be allocated before. */
+/* Returns whether the caller's arrays may be written, and whether a launch in the stream needs no
+ * order with other work: the arrays name only the default stream, and are in order with it. If not,
+ * Python launches, so call this before anything is allocated. */
 static bool can_launch(const call *own, const route *way, void *stream)
 {
     bool has_stream = own->stream || own->self->calls[STREAM_OF];
@@ -702,7 +701,7 @@ static bool can_launch(const call *own, const route *way, void *stream)
     return true;
 }
 
-/* Launches in a stream; `result` is what the call returns, NULL with an exception set. */
+/* Launches in a stream; sets `result` to the call's result, or to NULL with an exception set. */
 static int enqueue(call *own, route *way, program *ready, void *stream, PyObject **result)
 {
     int status;
@@ -738,7 +737,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
     int current = -1;
     if (ready->current_context(&context))
         return NOT_DONE;
-    /* If the program created another context on this device, Python orders the launch with it. */
+    /* Python rejects launches if another context on this device is current. */
     bool is_elsewhere = context && context != ready->context;
     if (is_elsewhere && (ready->current_device(&current) || current == device))
         return NOT_DONE;
@@ -783,7 +782,7 @@ end:
     return done;
 }
 
-/* Drops what a call has created. */
+/* Drops the references that a call has created. */
 static void forget_call(call *own)
 {
     Py_XDECREF(own->items);
@@ -823,7 +822,7 @@ static const exchange_api *find_api(PyObject *capsule)
     while (header && header->major != 1)
         header = header->previous;
     const exchange_api *api = (const exchange_api *)header;
-    PyErr_Clear(); /* not such a capsule */
+    PyErr_Clear(); /* set if it is another kind of capsule */
     return api && api->view && api->current_stream ? api : NULL;
 }
 

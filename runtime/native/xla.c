@@ -42,9 +42,9 @@ struct instance {
     pallasc_plan *plans[];
 };
 
-/* Finds a blob of a variant as pallasc_find does; NULL: nothing is found. If the blob's bundle is
- * damaged, it returns PALLASC_ERROR_CORRUPT, and the data are the message. The data are copied
- * before this thread's next call. */
+/* Finds a blob of a variant, like pallasc_find. If the blob's bundle is damaged, it returns
+ * PALLASC_ERROR_CORRUPT, and the data are the message. The data are copied before this thread's
+ * next call. Without such a function (NULL), nothing is found. */
 typedef int (*find_function)(const char *kernel, const char *variant, const char *sha256,
                              const void **data, size_t *size);
 
@@ -58,7 +58,7 @@ PALLASC_API void pallasc_xla_find_with(find_function find)
 struct search {
     const char *kernel;
     char variant[2048];
-    char damage[1024]; /* message on a damaged provider of a blob; "": none */
+    char damage[1024]; /* message if the bundle with the blob is damaged, else "" */
 };
 
 static int find_in(void *context, const char *sha256, const void **data, size_t *size)
@@ -183,7 +183,7 @@ static int same_arrays(const pallasc_plan *one, const pallasc_plan *other)
     return 1;
 }
 
-/* Records the total needs of the plans, and the source of each buffer. */
+/* Records a workspace size that is enough for all plans, and the source of each buffer. */
 static int measure(struct instance *self)
 {
     size_t count = pallasc_buffer_count(self->plans[0]);
@@ -322,7 +322,7 @@ static struct dtype dtype_of(int number)
     }
 }
 
-/* The number of elements of an array; SIZE_MAX if that many, or one of the sizes, is impossible. */
+/* The number of elements of an array; SIZE_MAX if it overflows or a size is negative. */
 static size_t elements(const int64_t *sizes, int64_t rank)
 {
     size_t count = 1;
@@ -455,7 +455,7 @@ PALLASC_API ffi_error *pallasc_xla_cuda_prepare(ffi_call *call)
     unsigned epoch = current_epoch();
     if (atomic_load_explicit(&self->prepared, memory_order_acquire) == epoch)
         return NULL;
-    /* Errors on devices where the program does not run need not be reported. */
+    /* The program may not run on all these devices, so only `execute` reports errors. */
     pallasc_plan *plan;
     int devices[MOST_DEVICES];
     int count = devices_in_use(devices);

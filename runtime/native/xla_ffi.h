@@ -9,7 +9,7 @@
  * The interface guarantees that structures contain their size and only grow at the end; any other
  * change increases the major version. XLA rejects a handler that requests a newer version
  * than XLA's, and accepts older ones (0.1 and later, in JAX 0.10 and 0.12). So a handler requests
- * the oldest version that has what it uses. Versions: 0.3 in JAX 0.10; 0.5 in JAX 0.12, which adds
+ * the oldest version with all that it uses. Versions: 0.3 in JAX 0.10; 0.5 in JAX 0.12, which adds
  * a stage, options of an execution and extensions, all after the fields declared here. */
 #ifndef PALLASC_XLA_FFI_H
 #define PALLASC_XLA_FFI_H

@@ -39,7 +39,8 @@ def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
     """Open a bundle: a path, which is read on demand, or its bytes.
 
     Raises:
-        CorruptError: it is not a bundle, has another major version, is truncated, or is damaged.
+        CorruptError: the file is not a bundle, has another major version, is truncated, or is
+            damaged.
         SpecError: the file cannot be read.
     """
     if isinstance(file, bytes):
@@ -72,7 +73,7 @@ class Bundle:
         self.reader = Reader(source, name)
         self.name = name
         body_end = self.reader.head.body_end
-        # Reading one byte more than the limit shows that there are too many.
+        # Reading one byte more than the limit detects that there are too many bytes.
         tail = Extent(body_end, min(source.size - body_end, MAX_SIGNATURES_BYTES + 1))
         with self.reader.naming():
             self.signatures: tuple[Signature, ...] = parse_signatures(self.reader.read(tail))
@@ -110,14 +111,14 @@ class Bundle:
 
     @property
     def codec(self) -> Mapping[str, object]:
-        """The codec that compressed it: level and version of the zstd library."""
+        """The codec that compressed the bundle: level and version of the zstd library."""
         with self.reader.naming():
             codec = self.reader.catalog.info.get("codec")
         return codec if isinstance(codec, Mapping) else {}
 
     @property
     def provenance(self) -> tuple[Provenance, ...]:
-        """The sources that it was made from; several if bundles were merged."""
+        """The sources that the bundle was made from; several if bundles were merged."""
         head = self.reader.head
         with self.reader.naming():
             data = self.reader.read(head.provenance)
@@ -172,7 +173,7 @@ class Bundle:
         return artifact
 
     def shipped(self, entry: Entry) -> dict[str, BlobRow | None]:
-        """Return the shipped blob for each digest in the record, None for one that was left out."""
+        """Return the shipped blob for each digest in the record, None for blobs left out."""
         return self._parts(entry)[1]
 
     def rows(self, entry: Entry) -> list[BlobRow]:
@@ -184,7 +185,7 @@ class Bundle:
         """Return the reference values for an entry's results, None if there are none.
 
         Raises:
-            CorruptError: they are damaged, or not for results of this entry.
+            CorruptError: the values are damaged, or not for results of this entry.
         """
         data = self._beside(entry.reference, Kind.REFERENCE)
         if data is None:
@@ -195,7 +196,7 @@ class Bundle:
             return parse_reference(data, [output.shape for output in entry.outputs])
 
     def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
-        """Yield entries, by default all, as items for writing another bundle."""
+        """Yield entries as items for writing another bundle; by default, all entries."""
         for entry in self.entries() if entries is None else entries:
             record, rows = self._parts(entry)
             yield Item(
@@ -215,7 +216,7 @@ class Bundle:
         The signatures cover everything that is read afterwards.
 
         Raises:
-            CorruptError: it is not signed, not by a trusted key, or a signature is wrong.
+            CorruptError: the bundle is not signed by a trusted key, or a signature is wrong.
             ToolError: the cryptography package is missing.
         """
         return check_signatures(self.signatures, self.reader.head.root, trusted, self.name)
@@ -261,7 +262,7 @@ class Bundle:
         """Return the artifact's record as it was compiled; its digest is `entry.digest`.
 
         Raises:
-            CorruptError: it is not the record of this entry.
+            CorruptError: the blob is not the record of this entry.
         """
         with self.reader.naming():
             row = self.reader.row(entry.record)
@@ -347,7 +348,7 @@ def _check(entry: Entry, artifact: Artifact, shipped: Mapping[str, BlobRow]) -> 
     """Check that a shipped artifact matches its entry and the blob table.
 
     Raises:
-        CorruptError: it does not, or the artifact is damaged.
+        CorruptError: the artifact does not match them, or is damaged.
     """
     if kinds_of(artifact) != {key: row.kind for key, row in shipped.items()}:
         raise _mismatch(entry)

@@ -42,10 +42,10 @@ LIBRARY_SOURCES = (
     *("flat_plan.h", "include/pallasc.h", "launch.c"),
     *("plan.c", "plan.h", "prepare.c", "sha256.c"),
 )
-"""The C library's sources that programs need; the others are for Python and JAX."""
+"""Sources of the C library that an export contains; its other sources are for Python and JAX."""
 
 _PLACES = {"export/pallasc_tensor.h": "include/pallasc_tensor.h"}
-"""Sources with another place in an export: programs include this header, too."""
+"""Sources that are in another folder of an export, because programs include them."""
 
 _HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
@@ -200,11 +200,11 @@ def _source(native: Path, name: str) -> bytes:
 
 
 def chosen_entries(entries: Sequence[Entry]) -> list[tuple[Entry, How | None]]:
-    """Return the entries that are used on their models, and how each was chosen.
+    """Return the entries that an export contains, and how each was chosen.
 
     Variants for the same target and arrays that differ only in tuned parameters are alternatives.
-    Of these, the ones that `chosen_by` prefers are used: the variants with a row for the exact key,
-    else with a row for the bucket, else the default. If there is none of these, all are used.
+    Of these, an export contains the variants with a row for the exact key, else with a row for the
+    bucket, else the default (`chosen_by`). If there are none of these, it contains all.
     """
     groups: dict[object, dict[How | None, list[Entry]]] = {}
     for entry in entries:
@@ -261,12 +261,12 @@ def _kernels(
 
 
 def _check_distinct(entries: Sequence[Entry]) -> None:
-    """Reject variants of one kernel that differ only in parameters: C passes none."""
+    """Reject variants of one kernel that differ only in parameters, which C calls do not have."""
     seen: dict[object, Entry] = {}
     for entry in entries:
         first = seen.setdefault((entry.arch, entry.inputs), entry)
-        # Of the models of one architecture, C uses the one most similar to the GPU, so variants for
-        # different models may differ in tuned parameters: the rows of each model chose them.
+        # C code uses the variant for the model most similar to the GPU. So variants for different
+        # models may differ in tuned parameters, which each model's rows have chosen.
         is_other = first.target != entry.target
         own, others = (_untuned(e) if is_other else e.params for e in (entry, first))
         if dict(own) != dict(others):
@@ -319,7 +319,7 @@ int {kernel.function}_prepare(int device, const pallasc_tensor *arrays, size_t c
 
 
 def _source_text(name: str, kernels: Sequence[CKernel]) -> str:
-    """Return the tables and functions of a library; its flat plans must be written before."""
+    """Return the tables and functions of a library; call it after its flat plans are written."""
     parts = [
         f"""/* Written by `pallasc bundle export --c`. */
 #include "{name}/{name}.h"

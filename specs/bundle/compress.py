@@ -1,9 +1,9 @@
 """Compress and decompress the content of a bundle, with bounds on the size of both results.
 
-A frame has no magic number, content size, or checksum: the bundle has the size and the digest of
-each content and knows its format. So the first byte, the descriptor, is 0, and a frame that begins
-otherwise is rejected before zstd sees it. With the magic number prepended, a frame is valid for any
-zstd library.
+A frame has no magic number, content size, or checksum, because the bundle has the size, digest and
+coding of each content. So the first byte, the descriptor, is 0; a frame with another first byte is
+rejected before zstd reads it. With the magic number prepended, a frame is valid for any zstd
+library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import zstandard
 
 RAW, ZSTD = 0, 1
-"""Codings of a stored content."""
+"""Codings of stored content."""
 
 DEFAULT_LEVEL = 19
 
@@ -45,7 +45,7 @@ def most_stored(size: int) -> int:
 
 
 def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, bytes]:
-    """Return the coding of a content and its stored bytes.
+    """Return the coding and the stored bytes of content.
 
     Without a dictionary, content that zstd would not make smaller is stored raw.
     """
@@ -56,7 +56,7 @@ def store(content: bytes, level: int, dictionary: bytes = b"") -> tuple[int, byt
 
 
 def compress(content: bytes, level: int, dictionary: bytes = b"") -> bytes:
-    """Compress a content to a frame.
+    """Compress content to a zstd frame.
 
     Args:
         content: the bytes to compress.
@@ -88,7 +88,7 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
         dictionary: the dictionary that it was compressed with.
 
     Raises:
-        CorruptError: it is not such a frame, or its content has another size.
+        CorruptError: the bytes are not such a frame, or the content has another size.
     """
     import zstandard as zstd
 

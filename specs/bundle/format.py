@@ -17,7 +17,7 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
     …_at       = u64                offset from the start of the file, like all offsets
     …_bytes    = u64
     content    = digest             of the bundle's content, see below
-    root       = digest             of the head before it; signatures sign it
+    root       = digest             of the head's fields before it; signatures sign it
 
     body       = { blob } { page } catalog provenance
     blob       = raw bytes, or a zstd frame without magic number, content size, and checksum (RFC
@@ -247,7 +247,8 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
         name: the file's name in messages.
 
     Raises:
-        CorruptError: it is not a bundle, has another major version, is truncated, or is damaged.
+        CorruptError: the file is not a bundle, has another major version, is truncated, or is
+            damaged.
     """
     if not start.startswith(MAGIC):
         raise CorruptError(f"{name} {'is not a bundle' if start else 'is empty'}.")
@@ -392,7 +393,7 @@ class Catalog:
         """The codec that compressed the bundle.
 
         Raises:
-            CorruptError: it is not a JSON object.
+            CorruptError: the catalog's `info` is not a JSON object.
         """
         info = parse_json(self._data[self._info_at :])
         if not isinstance(info, dict):

@@ -28,12 +28,12 @@ without reading records; `Bundle.artifact` and `verify` compare them.
 
 Defaults are omitted: no buckets, no padding, false, no rows, 0. A row uses the entry's own
 values of `over`, and its times are for the entry's own artifact, unless `source` names another
-origin. `rank` numbers the points of a key from 1, as estimated without a GPU. All variants of a
-kernel agree on `by`, `over`, `buckets`, and `pad`, on the default's values of `over`, and,
-for each model and key, on the row's values of `over` (`specs/bundle/tuned.py`).
+origin. `rank` orders the points of a key, from 1, by their speed as estimated without a GPU. All
+variants of a kernel agree on `by`, `over`, `buckets`, and `pad`, on the default's values of `over`,
+and, for each model and key, on the row's values of `over` (`specs/bundle/tuned.py`).
 
-**Provenance** is a JSON array with an object for each bundle that was merged, sorted by their
-canonical text. It has no times, folders, or machines, so the same sources give the same bytes:
+**Provenance** is a JSON array with an object for each merged bundle, sorted by canonical text. It
+has no times, folders, or machines, so the same sources give the same bytes:
 
 * `builder`: the program that made the bundle, "pallasc 0.2.0"
 * `toolchain`: version of each part of the toolchain, by name
@@ -98,7 +98,7 @@ class Entry:
         inputs, outputs: its signature.
         minimum_driver: `cuda` and `linux`; empty if the artifact has none.
         record: number of the artifact's record among the blobs.
-        blobs: number of each of the record's blobs, in the order of their digests; None for one
+        blobs: number of each of the record's blobs, in the order of their digests; None for a blob
             that was left out.
         digest_of: returns the digest of a blob by its number.
         vmap: the kernel that does the same for a batch, None if the spec names none.
@@ -159,8 +159,8 @@ class Item:
         lines: the record of its source lines, None if there are none.
         tuning: its tuning data, None if the kernel is not tuned.
         reference: its reference values (`specs/bundle/tuned.py`), None if there are none.
-        read: returns the bytes of a blob of the artifact from an earlier bundle, None if they were
-            left out there; by default, the artifact is read.
+        read: returns the bytes of a blob by its digest, None if the bundle that the item comes from
+            lacks them; if `read` is None, blobs come from the artifact.
     """
 
     name: str
@@ -253,7 +253,7 @@ def split_page(page: bytes, count: int) -> list[bytes]:
     """Split a page into the texts of its `count` entries.
 
     Raises:
-        CorruptError: it does not have this many.
+        CorruptError: the page does not have this many entries.
     """
     start = count * 4
     if len(page) < start:
@@ -268,7 +268,7 @@ def key_of(text: bytes) -> bytes:
     """Return the key in an entry's text.
 
     Raises:
-        CorruptError: it has none.
+        CorruptError: the text has no key.
     """
     key, newline, _ = text.partition(b"\n")
     if not newline:
@@ -284,7 +284,7 @@ def parse_entry(text: bytes, digest_of: Callable[[int], str]) -> Entry:
         digest_of: returns the digest of a blob by its number.
 
     Raises:
-        CorruptError: it is not an entry.
+        CorruptError: the text is not an entry.
     """
     key = key_of(text)
     try:
@@ -364,10 +364,10 @@ def differing(origin: Provenance) -> str:
 
 
 def pack_provenance(origins: Iterable[Provenance]) -> bytes:
-    """Return the bytes of a bundle's provenance; none if there is nothing to record.
+    """Return the bytes of a bundle's provenance; no bytes if there is nothing to record.
 
     Raises:
-        SpecError: they are too many.
+        SpecError: the provenance has too many bytes.
     """
     records = list(map(to_builtins, origins))
     for record in records:

@@ -62,12 +62,12 @@ class OpenFile:
     """The bytes of a bundle in a file, read on demand.
 
     The file is not mapped: a process that touches a mapped page after the end of its file is
-    killed, and a file can be truncated at any moment. Replace bundles by renaming; a process that
-    has the old one open keeps it. Several threads may read at once, and so may a process and its
-    forked children.
+    killed, and a file can be truncated at any moment. Replace a bundle by renaming a new file; a
+    process that has the old file open continues to read it. Several threads may read at once, and
+    so may a process and its forked children.
 
     Raises:
-        SpecError: it cannot be read, or is not a file.
+        SpecError: the path cannot be read, or is not a file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -88,7 +88,7 @@ class OpenFile:
 
         Raises:
             CorruptError: the file has been truncated since it was opened.
-            SpecError: it was closed, or cannot be read.
+            SpecError: the file was closed, or cannot be read.
         """
         if not self._close.alive:
             raise SpecError(
@@ -127,7 +127,8 @@ class Reader:
         name: its name in messages.
 
     Raises:
-        CorruptError: it is not a bundle, has another major version, is truncated, or is damaged.
+        CorruptError: the bytes are not a bundle, have another major version, are truncated, or are
+            damaged.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -218,7 +219,7 @@ class Reader:
         """Return the content of a blob.
 
         Raises:
-            CorruptError: it does not match its row.
+            CorruptError: the content does not match the blob's row.
         """
         *bases, last = self._path(number)
         dictionary = b""
@@ -265,7 +266,7 @@ class Reader:
 def _keep(values: dict[int, _Value], key: int, value: _Value, most: int) -> None:
     """Cache a value; a full cache is cleared first.
 
-    There is no lock that a fork could leave locked: two threads may both create a value.
+    There is no lock, because a fork could leave it locked; two threads may create the same value.
     """
     if len(values) >= most:
         values.clear()

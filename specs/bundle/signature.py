@@ -67,7 +67,7 @@ class Signature(NamedTuple):
     """A signature in a bundle.
 
     Attributes:
-        key_id: id of the key that made it.
+        key_id: id of the key that made the signature.
         root: digest of the signed head.
         signature: 64 bytes.
     """
@@ -81,7 +81,7 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
     """Parse the signatures after a bundle's body.
 
     Raises:
-        CorruptError: they are truncated, damaged, out of order, or use another algorithm.
+        CorruptError: signatures are truncated, damaged, out of order, or use another algorithm.
     """
     if len(data) % _RECORD.size or len(data) > MAX_SIGNATURES_BYTES:
         raise CorruptError(f"the {len(data)} bytes after its end are not signatures")
@@ -116,13 +116,13 @@ def check_signatures(
 
     Args:
         signatures: the bundle's signatures.
-        root: digest of its head.
-        trusted: the keys that count.
+        root: digest of the bundle's head.
+        trusted: the trusted keys.
         name: name of the bundle for messages.
 
     Raises:
-        CorruptError: it is not signed, not by a trusted key, or a signature is for something else;
-            each case has its own message.
+        CorruptError: the bundle is not signed, or not by a trusted key; or a signature by a trusted
+            key is invalid or for another bundle.
         ToolError: the cryptography package is missing.
     """
     keys = {key.id: key for key in trusted}
@@ -142,7 +142,7 @@ def check_signatures(
 
 
 def _check(signature: Signature, root: bytes, key: PublicKey, name: str) -> None:
-    # Check the signature itself first: a genuine signature of another bundle has a message below.
+    # Check the signature itself first: the second message is for a genuine signature.
     if not is_signed(key.data, signature.signature, _MESSAGE + signature.root):
         raise CorruptError(
             f"{name}: the signature by {key.id[:16]} is not valid; it was forged or damaged.",
@@ -242,7 +242,7 @@ def read_private_key(file: str, environ: Mapping[str, str], source: str) -> Ed25
         source: origin of the path for messages.
 
     Raises:
-        SpecError: it cannot be read, or see `parse_private_key`.
+        SpecError: the file cannot be read, or as for `parse_private_key`.
         ToolError: the cryptography package is missing.
     """
     try:

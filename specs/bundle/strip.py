@@ -2,7 +2,7 @@
 
 The name of a debug section begins with `.debug_` or `.nv_debug_`, possibly after `.nv.merc`. The
 relocations of a debug section are treated as debug sections, too. A section that is loaded into
-memory (SHF_ALLOC) never is.
+memory (SHF_ALLOC) is never treated as one.
 
 Symbols, relocations, and attributes of a cubin refer to sections and to each other by number, so
 nothing is removed from a table: **a debug section stays in the section table, empty**. ptxas itself
@@ -71,7 +71,7 @@ def debug_bytes(cubin: bytes) -> int:
     """Return the total size of a cubin's debug sections in bytes.
 
     Raises:
-        CorruptError: it is not a 64-bit ELF file, or has wrong offsets.
+        CorruptError: the cubin is not a 64-bit ELF file, or has wrong offsets.
     """
     return sum(section.size for section in _parse(cubin)[1] if section.is_debug)
 
@@ -80,7 +80,7 @@ def strip_debug(cubin: bytes) -> bytes:
     """Return a cubin without the content of its debug sections.
 
     Raises:
-        CorruptError: it is not a 64-bit ELF file, or has wrong offsets.
+        CorruptError: the cubin is not a 64-bit ELF file, or has wrong offsets.
     """
     programs, sections = _parse(cubin)
     debug = [section for section in sections if section.is_debug and section.size]

@@ -1,8 +1,8 @@
 """Tuned kernels in a bundle: settings that their variants must agree on, and reference values.
 
 The rows of a table are stored in the variants that they select. Settings of the kernel as a whole
-must be the same in all variants; otherwise, the order of the variants would decide which one a call
-gets.
+must be the same in all variants; otherwise, the order of the variants would decide which
+variant a call gets.
 
 Without JAX, results of a tuned variant are compared with reference values. A bundle that is a job
 for `pallasc tune run` has them in a blob of kind 5, as canonical JSON:
@@ -139,7 +139,7 @@ def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
         shapes: the shape of each output of the variant.
 
     Raises:
-        CorruptError: they are damaged, or not for such outputs.
+        CorruptError: the values are damaged, or not for such outputs.
     """
     try:
         own = convert(parse_json(data), Reference)

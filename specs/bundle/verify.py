@@ -1,7 +1,7 @@
 """Check a whole bundle: `verify` its integrity, which signing requires, and `audit` its content.
 
-Verifying reads all of the file: every byte belongs to one part and matches a digest. An audit
-changes nothing. Kinds of its findings, with their severities:
+Verifying reads the whole file, and checks that every byte belongs to one part and matches a digest.
+An audit has findings of these kinds, with these severities:
 
 * `target`: a target that was not requested has variants (warning), a requested target has none
   (error), or a kernel lacks variants for a requested target (warning)
@@ -64,7 +64,7 @@ def verify(bundle: Bundle) -> None:
             raise CorruptError("its manifest does not match the digest of its content")
         _check_blobs(reader, users)
         _ = bundle.provenance, bundle.codec
-        _check_body(reader)  # last, as the other checks find the damaged part
+        _check_body(reader)  # last, because the other checks name the damaged part
 
 
 def _check_blobs(reader: Reader, users: Mapping[int, str]) -> None:
@@ -130,7 +130,7 @@ def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
 
 
 def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:
-    """Return a bundle's bytes with a signature; an earlier one by the same key is replaced.
+    """Return a bundle's bytes with a signature; an earlier signature by the same key is replaced.
 
     Args:
         data: the bytes of a bundle.
@@ -138,7 +138,7 @@ def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle"
         name: the bundle's name in messages.
 
     Raises:
-        CorruptError: the bundle is damaged, and must not be signed.
+        CorruptError: the bundle is damaged, so it is not signed.
     """
     with Bundle(MemorySource(data), name) as bundle:
         verify(bundle)
@@ -176,7 +176,7 @@ class Rules:
     """The limits that a bundle is checked against; None and empty values disable a check.
 
     Attributes:
-        targets: models or architectures that it is for.
+        targets: models or architectures that the bundle must support.
         bundle_bytes: maximum size of the file.
         variant_bytes: maximum size of a variant's cubins, as shipped.
         spill_bytes: maximum spill bytes per thread of a kernel.

@@ -279,7 +279,7 @@ def _path(bases: Sequence[int | None], item: int) -> list[int]:
 
 
 def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
-    """Return pairs of nearby blobs, most shared pieces first: the negated number, two indices."""
+    """Return pairs of nearby blobs, most similar first: negated count of shared pieces, indices."""
     pieces = _sampled([_pieces(blob) for blob in blobs])
     near = min(max(_MOST_PAIRS // max(1, len(blobs)), _FEWEST_NEAR), _MOST_NEAR)
     pairs = []

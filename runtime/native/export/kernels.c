@@ -1,4 +1,4 @@
-/* Select among the variants of a kernel that take the arrays, as runtime/matching/selection.py:
+/* Select among the variants of a kernel that take the arrays, like runtime/matching/selection.py:
  * variants for the exact architecture come first, then those for its family; among these, those for
  * the model most similar to the GPU. pallasc_prepare rejects variants that a GPU cannot run. */
 #include "kernels.h"
@@ -144,7 +144,7 @@ static int choose_once(struct kernel *kernel, int ordinal, const pallasc_tensor 
     }
 }
 
-/* Only a variant that was chosen for a device is prepared there. */
+/* A variant that is prepared on a device was chosen for it before. */
 static int choose(struct kernel *kernel, int device, const pallasc_tensor *tensors, size_t count,
                   pallasc_plan **plan)
 {

@@ -30,7 +30,7 @@ struct variant {
     const char *const *models; /* driver names of the GPU it was compiled for; NULL ends them */
     const struct array_type *arrays;
     size_t array_count;
-    int sm, suffix, sm_count; /* of the architecture, "a", "f" or 0; of the model */
+    int sm, suffix, sm_count; /* 90 and 'a' for sm_90a (0: no suffix); the model's SMs */
     _Atomic(pallasc_plan *) opened;
 };
 
@@ -44,7 +44,7 @@ struct kernel {
 int prepare_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
                    size_t *workspace_bytes);
 
-/* The same, and launches it; the arrays have their device addresses. */
+/* Also launches the variant; the arrays' addresses must be valid on the device. */
 int launch_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
                   void *workspace, size_t workspace_bytes, void *stream);
 

@@ -36,7 +36,7 @@ enum pallasc_status {
     PALLASC_OK = 0,
     PALLASC_ERROR_ARGUMENT = 1,      /* an address, a count or a stream does not fit the kernel */
     PALLASC_ERROR_CORRUPT = 2,       /* the flat plan or a cubin is damaged */
-    PALLASC_ERROR_DEVICE = 3,        /* no driver, no such GPU, or one that cannot run the kernel */
+    PALLASC_ERROR_DEVICE = 3,        /* no driver, no such GPU, or it cannot run the kernel */
     PALLASC_ERROR_DRIVER = 4,        /* the driver returned an error */
     PALLASC_ERROR_OUT_OF_MEMORY = 5, /* the GPU or the host is out of memory */
     PALLASC_ERROR_NOT_FOUND = 6      /* a cubin or constant named by digest was not found */
@@ -67,11 +67,11 @@ PALLASC_API int pallasc_prepare(pallasc_plan *plan, int device);
  *
  * buffers: device addresses of the `pallasc_buffer_count` arrays, in the order of pallasc_buffer.
  * workspace: pallasc_workspace_bytes of device memory, aligned to 256, which no other launch may
- *     use until this one is done; NULL if that is 0.
+ *     use until this launch is done; NULL if the size is 0.
  * stream: a CUstream of the device's primary context; NULL is the default stream.
  *
  * Before anything is enqueued, addresses are checked: only an array without bytes may be at 0, all
- * are aligned, and no result overlaps another array. It may be captured into a graph. */
+ * are aligned, and no result overlaps another array. Launches may be captured into a graph. */
 PALLASC_API int pallasc_launch(const pallasc_plan *plan, int device, void *const *buffers,
                                size_t count, void *workspace, void *stream);
 
@@ -86,8 +86,8 @@ PALLASC_API int pallasc_last_driver_result(void);
 /* ---- arrays of a plan ---- */
 
 enum {
-    PALLASC_INPUT = 1,  /* it is read */
-    PALLASC_RESULT = 2, /* it is written: memory from the caller */
+    PALLASC_INPUT = 1,  /* the launch reads it */
+    PALLASC_RESULT = 2, /* the launch writes it to the caller's memory */
     PALLASC_UPDATED = 4 /* an input that is updated in place, or passed through as an output */
 };
 
