@@ -1,45 +1,32 @@
 """The companion record of an artifact: the source lines of its machine code and PTX.
 
 An artifact has no source lines, so it does not depend on the location of its source. The source
-lines are in a separate record, which is valid only for code with the digests in it. The record,
-schema 1, is canonical JSON (`specs/canonical.py`); `n` is a whole number:
+lines are in a separate record, which is valid only for code with the digests in it.
 
-* `schema`: 1
-* `files`: the files of the frames: `[{"name", "place", "digest", "text"}]`. `place` is "spec" if
-  `name` is relative to the spec's folder, and "installed" if it is relative to a folder of
-  installed packages; `digest` is the SHA-256 of the whole file, `text` the lines to show: `[[n,
-  [line, …]], …]`, where `n` is the number of the first line
-* `frames`: `[[file, line, function], …]`, where `file` is an index in `files`; `function` may be ""
-* `stacks`: `[[frame, …], …]`, the innermost frame first
-* `kernels`: one entry for each kernel with source lines; only Mosaic's kernels have them:
-  * `name`: the kernel; `code`: SHA-256 of its machine code; `ptx`: SHA-256 of its PTX
-  * `ptx_lines`: the PTX line of each instruction, 0 for none, as runs
-  * `ptx_stacks`: the stack of each PTX line, from 1, 0 for none, as runs
-  * `shared_memory`: see `SharedMemory`: `[{"what", "name", "type", "bytes", "offset", "stack"}]`
-
-Runs are `[count, value, count, value, …]`. The record has no times and no absolute paths.
+The record, schema 2, is canonical JSON (`specs/canonical.py`) with the fields of `SourceLines`; a
+frame is a list `[file, line, function]`. It has no times and no absolute paths. Records of schema
+1, which had runs instead of lists of numbers, are no longer read.
 
 `ptx_rows` reads the PTX line of each instruction from a cubin. The section `.nv_debug_line_sass`
 has these lines, as a line number program (DWARF 3, 6.2) whose only file is the PTX in
 `.nv_debug_ptx_txt`. Its addresses are relative to the start of the kernel's code.
 """
 
-import itertools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal, NamedTuple
 
-from msgspec import convert, to_builtins
-from msgspec.structs import asdict, replace
+import msgspec
+from msgspec import Meta
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.cubin import Elf
-from pallasc.specs.canonical import Natural, StrictStruct, canonical_json, parse_json
+from pallasc.specs.canonical import Natural, StrictStruct, canonical_json
 
-SCHEMA = 1
+SCHEMA = 2
 MAX_BYTES = 64 * 2**20
-_MOST_RUNS = 2**24
 Place = Literal["spec", "installed"]
+Line = Annotated[str, Meta(pattern=r"\A[^\n\r]*\Z")]
 
 INSTRUCTION_BYTES = 16
 """Size of each instruction on all architectures that Mosaic compiles for."""
@@ -54,7 +41,7 @@ class Frame(NamedTuple):
     """A line of the user's source and its function, "" outside of functions."""
 
     file: str
-    line: int
+    line: Natural
     function: str
 
     def __str__(self) -> str:
@@ -70,7 +57,7 @@ class SourceFile(StrictStruct, frozen=True):
 
     Attributes:
         name: relative to the spec's folder, or to a folder of installed packages.
-        place: the kind of that folder.
+        place: "spec" or "installed", the kind of that folder.
         digest: SHA-256 of the file.
         text: the lines to show, by number.
     """
@@ -78,7 +65,7 @@ class SourceFile(StrictStruct, frozen=True):
     name: str
     place: Place
     digest: str
-    text: Mapping[int, str]
+    text: Mapping[Natural, Line]
 
 
 class SharedMemory(StrictStruct, frozen=True):
@@ -140,7 +127,7 @@ class SourceLines(StrictStruct, frozen=True):
     """The source lines of an artifact's kernels.
 
     Attributes:
-        kernels: the kernels with source lines.
+        kernels: the kernels with source lines, which are Mosaic's.
         stacks: the stacks that stack numbers refer to; number 1 comes first.
         files: the files of the frames.
     """
@@ -148,6 +135,7 @@ class SourceLines(StrictStruct, frozen=True):
     kernels: tuple[KernelLines, ...]
     stacks: tuple[Stack, ...]
     files: tuple[SourceFile, ...]
+    schema: Literal[2] = 2
 
     def of(self, kernel: str, code: str) -> KernelLines | None:
         """Return the lines of a kernel, None if they are for other machine code."""
@@ -170,18 +158,7 @@ class SourceLines(StrictStruct, frozen=True):
 
 def to_json(lines: SourceLines) -> bytes:
     """Return the record as canonical JSON."""
-    frames = sorted({frame for stack in lines.stacks for frame in stack})
-    numbers = {frame: number for number, frame in enumerate(frames)}
-    files = {file.name: number for number, file in enumerate(lines.files)}
-    return canonical_json(
-        {
-            "schema": SCHEMA,
-            "files": [{**asdict(file), "text": _excerpts(file.text)} for file in lines.files],
-            "frames": [[files[frame.file], frame.line, frame.function] for frame in frames],
-            "stacks": [[numbers[frame] for frame in stack] for stack in lines.stacks],
-            "kernels": [to_builtins(_with_values(kernel, _runs)) for kernel in lines.kernels],
-        }
-    )
+    return canonical_json(msgspec.to_builtins(lines, str_keys=True))
 
 
 def from_json(data: bytes) -> SourceLines:
@@ -192,76 +169,16 @@ def from_json(data: bytes) -> SourceLines:
     """
     if len(data) > MAX_BYTES:
         raise CorruptError(f"source lines of {len(data)} bytes: too many")
-    body = parse_json(data)
     try:
-        return _source_lines(convert(body, _Record))
-    except (LookupError, ValueError) as error:
-        raise CorruptError(f"the source lines of an artifact are damaged: {error}") from error
-
-
-class _FileRecord(StrictStruct, frozen=True):
-    name: str
-    place: Place
-    digest: str
-    text: tuple[tuple[Natural, tuple[str, ...]], ...]
-
-
-class _Record(StrictStruct, frozen=True):
-    schema: int
-    files: tuple[_FileRecord, ...]
-    frames: tuple[tuple[Natural, Natural, str], ...]
-    stacks: tuple[tuple[Natural, ...], ...]
-    kernels: tuple[KernelLines, ...]  # with runs instead of values
-
-
-def _source_lines(record: _Record) -> SourceLines:
-    if record.schema != SCHEMA:
-        raise ValueError(f"schema {record.schema} instead of {SCHEMA}")
-    files = tuple(map(_file, record.files))
-    frames = [Frame(files[file].name, line, function) for file, line, function in record.frames]
-    runs = [runs for kernel in record.kernels for runs in (kernel.ptx_lines, kernel.ptx_stacks)]
-    # A few bytes can expand to any number of values.
-    if any(len(each) % 2 for each in runs) or sum(sum(each[::2]) for each in runs) > _MOST_RUNS:
-        raise ValueError("runs of a wrong length")
-    return SourceLines(
-        tuple(_with_values(kernel, _unrolled) for kernel in record.kernels),
-        tuple(tuple(frames[number] for number in stack) for stack in record.stacks),
-        files,
-    )
-
-
-def _with_values(
-    kernel: KernelLines, change: Callable[[tuple[int, ...]], tuple[int, ...]]
-) -> KernelLines:
-    lines, stacks = change(kernel.ptx_lines), change(kernel.ptx_stacks)
-    return replace(kernel, ptx_lines=lines, ptx_stacks=stacks)
-
-
-def _file(own: _FileRecord) -> SourceFile:
-    text = {line: shown for first, lines in own.text for line, shown in enumerate(lines, first)}
-    if any("\n" in line or "\r" in line for line in text.values()):
-        raise ValueError("a line of source has several lines")
-    return SourceFile(own.name, own.place, own.digest, text)
-
-
-def _excerpts(text: Mapping[int, str]) -> list[list[object]]:
-    """Group numbered lines into runs of consecutive lines."""
-    found: list[tuple[int, list[str]]] = []
-    for number in sorted(text):
-        if not found or found[-1][0] + len(found[-1][1]) != number:
-            found.append((number, []))
-        found[-1][1].append(text[number])
-    return [[first, shown] for first, shown in found]
-
-
-def _runs(values: Iterable[int]) -> tuple[int, ...]:
-    groups = itertools.groupby(values)
-    return tuple(part for value, group in groups for part in (sum(1 for _ in group), value))
-
-
-def _unrolled(runs: tuple[int, ...]) -> tuple[int, ...]:
-    pairs = zip(runs[::2], runs[1::2], strict=True)
-    return tuple(itertools.chain.from_iterable([value] * count for count, value in pairs))
+        lines = msgspec.json.decode(data, type=SourceLines)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(
+            f"the source lines of an artifact are damaged, or not of schema {SCHEMA}: {error}"
+        ) from error
+    names = {file.name for file in lines.files}
+    if unknown := {frame.file for stack in lines.stacks for frame in stack} - names:
+        raise CorruptError(f"the source lines of an artifact lack the file {min(unknown)!r}")
+    return lines
 
 
 class Row(NamedTuple):
