@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -19,17 +19,7 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.canonical import (
-    NAME,
-    Scalar,
-    Value,
-    canonical_json,
-    digest,
-    label_of,
-    plain,
-    typed,
-    variant_id,
-)
+from pallasc.specs.canonical import Scalar, Value, canonical_json, digest, variant_id
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
 from pallasc.specs.spelling import show
 
@@ -354,47 +344,6 @@ def read_machine(path: str | Path) -> Machine:
             f"{path} is not a machine file: {reason}.",
             hint="Write one where the GPU is: pallasc machine > machine.json",
         ) from error
-
-
-class Choice(NamedTuple):
-    """One possible value of a parameter.
-
-    Attributes:
-        label: name for people.
-        content: the value that templates see.
-        key: equal for equal values of equal type and name.
-    """
-
-    label: Scalar
-    content: Value
-    key: str
-
-
-Point = dict[str, Choice]
-"""One choice for each parameter."""
-
-
-def choice_of(value: Value) -> Choice:
-    """Return the choice for a value."""
-    content = value
-    if isinstance(value, dict) and NAME in value:
-        content = {key: item for key, item in value.items() if key != NAME}
-    return Choice(label_of(value), content, typed(value))
-
-
-def contents(point: Point) -> dict[str, Value]:
-    """Return the values of a point as templates see them."""
-    return {name: choice.content for name, choice in point.items()}
-
-
-def labels(point: Point) -> tuple[tuple[str, Scalar], ...]:
-    """Return the labels of a point's values, in the order of its parameters."""
-    return tuple((name, choice.label) for name, choice in point.items())
-
-
-def point_text(labelled: Mapping[str, Scalar]) -> str:
-    """Return a point as messages show it: `m=8, tiles=small`."""
-    return ", ".join(f"{name}={plain(value)}" for name, value in labelled.items())
 
 
 def plain_args(tree: Any) -> Any:

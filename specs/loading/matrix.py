@@ -32,7 +32,7 @@ from pallasc.specs.arrays import (
     parse_array,
     parse_template,
 )
-from pallasc.specs.canonical import Value, label_of, plain, typed
+from pallasc.specs.canonical import NAME, Scalar, Value, label_of, plain, typed
 from pallasc.specs.fields import NODES, PARAMETER, SCALAR, PathParts, Place, tree
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.schema import (
@@ -45,19 +45,7 @@ from pallasc.specs.loading.schema import (
     is_parameter,
 )
 from pallasc.specs.loading.yaml_text import Document, read_document
-from pallasc.specs.spec import (
-    Choice,
-    Point,
-    Spec,
-    Tolerance,
-    Variant,
-    check_devices,
-    choice_of,
-    contents,
-    labels,
-    plain_args,
-    point_text,
-)
+from pallasc.specs.spec import Spec, Tolerance, Variant, check_devices, plain_args
 from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
 
@@ -66,6 +54,37 @@ if TYPE_CHECKING:
 
 MOST_VARIANTS = 100_000
 """Limit for the variants of all specs."""
+
+
+class Choice(NamedTuple):
+    """One possible value of a parameter.
+
+    Attributes:
+        label: name for people.
+        content: the value that templates see.
+        key: equal for equal values of equal type and name.
+    """
+
+    label: Scalar
+    content: Value
+    key: str
+
+
+Point = dict[str, Choice]
+"""One choice for each parameter."""
+
+
+def choice_of(value: Value) -> Choice:
+    """Return the choice for a value."""
+    content = value
+    if isinstance(value, dict) and NAME in value:
+        content = {key: item for key, item in value.items() if key != NAME}
+    return Choice(label_of(value), content, typed(value))
+
+
+def contents(point: Point) -> dict[str, Value]:
+    """Return the values of a point as templates see them."""
+    return {name: choice.content for name, choice in point.items()}
 
 
 def expand(
@@ -416,7 +435,7 @@ class Filling:
             with self._at.child("mesh").blamed():
                 check_devices(mesh)
         return {
-            "params": labels(point),
+            "params": tuple((name, choice.label) for name, choice in point.items()),
             "args": self._fill(spec.args, ("args",), self._array, params),
             "static": self._fill(self._static, ("static",), self._static_text, params),
             "tolerance": Tolerance(**tolerance) if tolerance else None,
@@ -433,7 +452,7 @@ class Filling:
         try:
             made = self._made(small)
         except SpecError as error:
-            sizes = point_text({name: label_of(value) for name, value in given.items()})
+            sizes = ", ".join(f"{name}={plain(label_of(value))}" for name, value in given.items())
             raise at.error(f"with {sizes}: {error.message}", error.hint) from None
         own = self._own_args(small)
         if own is not None:

@@ -111,7 +111,8 @@ def test_a_damaged_part_is_refused(part: str, damage: Any, words: str) -> None:
 
 
 def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record() -> None:
-    launched = _artifact().deferred(lambda: pytest.fail("the record was read again"))
+    launched = _artifact()
+    launched.defer(lambda: pytest.fail("the record was read again"), launched.digest)
     (size,) = launched.launch_sizes
     assert (size.kernel, size.block, size.dynamic_smem_bytes) == ("k", (128, 1, 1), 0)
 
@@ -125,7 +126,9 @@ def test_a_damaged_launch_is_refused_where_it_is_asked_for(field: str, value: ob
     plan = copy.deepcopy(RECORD["plan"])
     plan["steps"][1][field] = value
     damaged = _artifact(plan=plan)
-    for artifact in (damaged, damaged.deferred(lambda: damaged.record)):
+    deferred = _artifact(plan=plan)
+    deferred.defer(lambda: damaged.record, damaged.digest)
+    for artifact in (damaged, deferred):
         with pytest.raises(CorruptError, match="the launches of the plan are damaged"):
             artifact.launch_sizes  # noqa: B018
 
