@@ -7,13 +7,16 @@ The record, schema 2, is canonical JSON (`specs/canonical.py`) with the fields o
 frame is a list `[file, line, function]`. It has no times and no absolute paths. Records of schema
 1, which had runs instead of lists of numbers, are no longer read.
 
-`ptx_rows` reads the PTX line of each instruction from a cubin. The section `.nv_debug_line_sass`
-has these lines, as a line number program (DWARF 3, 6.2) whose only file is the PTX in
-`.nv_debug_ptx_txt`. Its addresses are relative to the start of the kernel's code.
+`lines_of_code` reads the PTX line of each instruction from a cubin. The section
+`.nv_debug_line_sass` has these lines, as a line number program (DWARF 3, 6.2) whose only file is
+the PTX in `.nv_debug_ptx_txt`. Its addresses are relative to the start of the kernel's code.
 """
 
+import io
 import struct
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -181,15 +184,8 @@ def from_json(data: bytes) -> SourceLines:
     return lines
 
 
-class Row(NamedTuple):
-    """An address, in bytes from the start of the kernel, and the line that starts there."""
-
-    address: int
-    line: int
-
-
-def ptx_rows(elf: Elf) -> tuple[Row, ...]:
-    """Return the rows by address, () if the cubin has none; lines are numbered as in `Cubin.ptx`.
+def lines_of_code(elf: Elf, code_bytes: int) -> list[int]:
+    """Return the PTX line of each instruction of a cubin's only kernel; 0 for none.
 
     In a cubin, the PTX begins with an empty line for each comment that the assembler removed.
     `Cubin.ptx` omits these lines, and its first line is 1.
@@ -197,29 +193,21 @@ def ptx_rows(elf: Elf) -> tuple[Row, ...]:
     Raises:
         CorruptError: the program is damaged.
     """
-    text, lines = elf.section(_PTX), elf.section(PTX_LINES)
+    text, table = elf.section(_PTX), elf.section(PTX_LINES)
     content = text.content if text else b""
     empty = len(content) - len(content.lstrip(b"\0"))
     try:
-        rows = sorted(_rows(lines.content if lines else b""), key=lambda row: row.address)
+        rows = sorted(_rows(table.content if table else b""), key=itemgetter(0))
     except (IndexError, struct.error) as error:
         raise CorruptError("the line table of a cubin ends inside an entry") from error
-    return tuple(Row(row.address, max(0, row.line - empty)) for row in rows)
+    starts = [address for address, _ in rows]
+    lines = [0, *(max(0, line - empty) for _, line in rows)]
+    instructions = range(0, code_bytes - INSTRUCTION_BYTES + 1, INSTRUCTION_BYTES)
+    return [lines[bisect_right(starts, address)] for address in instructions]
 
 
-def lines_of_code(rows: tuple[Row, ...], code_bytes: int) -> list[int]:
-    """Return the PTX line of each instruction, 0 for none."""
-    lines: list[int] = []
-    following = iter([*rows, Row(1 << 63, 0)])
-    line, then = 0, next(following)
-    for address in range(0, code_bytes - INSTRUCTION_BYTES + 1, INSTRUCTION_BYTES):
-        while then.address <= address:
-            line, then = then.line, next(following)
-        lines.append(line)
-    return lines
-
-
-def _rows(data: bytes) -> Iterator[Row]:
+def _rows(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield addresses, in bytes from the start of the code, and the lines that start there."""
     start = 0
     while start < len(data):
         length, version, header, unit, _, base, span, first = _HEAD.unpack_from(data, start)
@@ -227,58 +215,50 @@ def _rows(data: bytes) -> Iterator[Row]:
             raise CorruptError(f"a cubin has a line table of version {version}")
         lengths = data[start + _HEAD.size : start + _HEAD.size + first - 1]
         end = start + 4 + length
-        program = _Program(data, start + _AFTER_LENGTHS + header, end)
-        yield from program.rows(unit, base, span, first, lengths)
+        if end > len(data):
+            raise IndexError(end)
+        program = io.BytesIO(data[start + _AFTER_LENGTHS + header : end])
+        yield from _run(program, unit, base, span, first, lengths)
         start = end
 
 
-class _Program:
-    def __init__(self, data: bytes, at: int, end: int) -> None:
-        self._data, self._at, self._end = data, at, end
+def _run(
+    program: io.BytesIO, unit: int, base: int, span: int, first: int, lengths: bytes
+) -> Iterator[tuple[int, int]]:
+    """Yield the address and line of each row, in program order."""
+    address, line = 0, 1
+    while byte := program.read(1):
+        opcode = byte[0]
+        if opcode >= first:
+            address += (opcode - first) // span * unit
+            line += base + (opcode - first) % span
+            yield address, line
+        elif opcode == 0:
+            extended = program.read(_leb128(program))
+            if extended[0] == 1:  # the end of a sequence
+                address, line = 0, 1
+            elif extended[0] == 2:
+                address = int.from_bytes(extended[1:], "little")
+        elif opcode == 1:
+            yield address, line
+        elif opcode == 2:
+            address += _leb128(program) * unit
+        elif opcode == 3:
+            line += _leb128(program, is_signed=True)
+        elif opcode == 8:
+            address += (255 - first) // span * unit
+        elif opcode == 9:
+            address += int.from_bytes(program.read(2), "little")
+        else:
+            for _ in range(lengths[opcode - 1]):
+                _leb128(program)
 
-    def _byte(self) -> int:
-        self._at += 1
-        return self._data[self._at - 1]
 
-    def _number(self, *, is_signed: bool = False) -> int:
-        """Return a LEB128 number."""
-        result = shift = 0
-        while True:
-            byte = self._byte()
-            result |= (byte & 0x7F) << shift
-            shift += 7
-            if not byte & 0x80:
-                return result - (1 << shift) if is_signed and byte & 0x40 else result
-
-    def rows(self, unit: int, base: int, span: int, first: int, lengths: bytes) -> Iterator[Row]:
-        """Yield the address and line of each row, in program order."""
-        address, line = 0, 1
-        while self._at < self._end:
-            opcode = self._byte()
-            if opcode >= first:
-                address += (opcode - first) // span * unit
-                line += base + (opcode - first) % span
-                yield Row(address, line)
-            elif opcode == 0:
-                size = self._number()
-                behind = self._at + size
-                kind = self._byte()
-                if kind == 1:  # the end of a sequence
-                    address, line = 0, 1
-                elif kind == 2:
-                    address = int.from_bytes(self._data[self._at : behind], "little")
-                self._at = behind
-            elif opcode == 1:
-                yield Row(address, line)
-            elif opcode == 2:
-                address += self._number() * unit
-            elif opcode == 3:
-                line += self._number(is_signed=True)
-            elif opcode == 8:
-                address += (255 - first) // span * unit
-            elif opcode == 9:
-                address += struct.unpack_from("<H", self._data, self._at)[0]
-                self._at += 2
-            else:
-                for _ in range(lengths[opcode - 1]):
-                    self._number()
+def _leb128(program: io.BytesIO, *, is_signed: bool = False) -> int:
+    result = shift = 0
+    while True:
+        byte = program.read(1)[0]
+        result |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return result - (1 << shift) if is_signed and byte & 0x40 else result
