@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -276,11 +277,7 @@ class Variant(Struct, frozen=True, eq=False):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle it without places, which belong to a file that this process has read."""
-        return type(self)._from_fields, ({**asdict(self), "places": {}},)
-
-    @classmethod
-    def _from_fields(cls, fields: Mapping[str, Any]) -> Variant:
-        return cls(**fields)
+        return partial(type(self), **{**asdict(self), "places": {}}), ()
 
     def where(self, path: str) -> Location:
         """Return the position of a field such as `static.tile`, or of its nearest ancestor."""
