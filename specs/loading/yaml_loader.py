@@ -133,15 +133,11 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     return specs
 
 
-def _models(
-    declared: Mapping[str, Mapping[str, str | int | float]], at: Place
-) -> dict[str, Target]:
+def _models(declared: Mapping[str, Mapping[str, Any]], at: Place) -> dict[str, Target]:
     models: dict[str, Target] = {}
     for name, fields in declared.items():
-        figures = {key: value for key, value in fields.items() if key not in ("arch", "like")}
-        base = {key: str(fields[key]) for key in ("arch", "like") if key in fields}
         with at.child(name).blamed():
-            models[name] = make_model(name, figures, **base, known=models)
+            models[name] = make_model(name, fields, models)
     return models
 
 
