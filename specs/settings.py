@@ -149,9 +149,7 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     if project is None:
         return NOTHING_SET
     table, at = project
-    for key in table:
-        if key not in BUILD_KEYS and key not in _OF_HOOKS:
-            raise at.unknown("key", key, [*BUILD_KEYS, *_OF_HOOKS])
+    at.check_known("key", table, [*BUILD_KEYS, *_OF_HOOKS])
     names = {field.name for field in FIELDS}
     values = record(FIELDS).read({key: table[key] for key in table if key in names}, at)
     where = {name: at.child(name).location for name in values}

@@ -445,9 +445,7 @@ class Filling:
     def _check(self, point: Point) -> dict[str, Any]:
         """Return the fields in which the check of a point's variants differs from them."""
         at, given = self._at.child("check"), self._small_values
-        for name in given:
-            if name not in point:
-                raise at.unknown("parameter", name, list(point))
+        at.check_known("parameter", given, point)
         small = self._small(point)
         try:
             made = self._made(small)
@@ -470,9 +468,7 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
         return None
     place = at.child("check").child(ARGS_KEY)
     if isinstance(own, dict) and isinstance(spec.args, dict):
-        for name in own:
-            if name not in spec.args:
-                raise place.unknown("argument", name, list(spec.args))
+        place.check_known("argument", own, spec.args)
         return own
     if not (isinstance(own, list) and isinstance(spec.args, list)) or len(own) != len(spec.args):
         message = f"the arguments do not match the {len(spec.args)} in 'args' of {spec.name}."

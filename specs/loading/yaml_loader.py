@@ -395,9 +395,7 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
         ("pad", pad, buckets),
         ("default", fields.get("default", ()), over),
     ):
-        for name in names:
-            if name not in known:
-                raise at.child(key).unknown("parameter", name, known)
+        at.child(key).check_known("parameter", names, known)
     for name in buckets:
         for value in given[name]:
             if type(value) is not int or value < 0:
@@ -486,6 +484,4 @@ def _check_shardings(values: Mapping[str, Any], at: Place) -> None:
         ("explicit", "axis name", values.get("explicit", ()), mesh),
         ("shardings", "axis name", names, mesh),
     ):
-        for name in used:
-            if name not in known:
-                raise at.child(key).unknown(what, name, known)
+        at.child(key).check_known(what, used, known)
