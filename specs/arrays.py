@@ -355,7 +355,7 @@ class ArrayTemplate(NamedTuple):
     """An array in spec notation whose parameters, in order of appearance, are not filled in."""
 
     text: str
-    dtype: Template
+    dtype: Template | DType
     dims: tuple[Template | int, ...]
     layout: tuple[int, ...] | None
     names: tuple[str, ...]
@@ -375,10 +375,12 @@ class ArrayTemplate(NamedTuple):
                     hint="A dimension must be a whole number, 0 or more.",
                 )
         shape = tuple(sizes)
-        element = self.dtype.fill(params)
-        if isinstance(element, list | dict):
-            raise SpecError(f"{self.text!r}: {show(element)} is not a dtype.")
-        dtype = parse_dtype(plain(element))
+        dtype = self.dtype
+        if isinstance(dtype, Template):
+            element = dtype.fill(params)
+            if isinstance(element, list | dict):
+                raise SpecError(f"{self.text!r}: {show(element)} is not a dtype.")
+            dtype = parse_dtype(plain(element))
         layout = None if self.layout is None else settled_layout(self.layout, shape)
         if layout is not None and dtype.bits < 8:
             raise SpecError(
@@ -419,13 +421,12 @@ def parse_array(text: str) -> ArrayTemplate:
     match = _ARRAY.fullmatch(text)
     if match is None:
         raise SpecError(f"{show(text)} is not an array.", hint=_EXAMPLE)
-    dtype = parse_template(match["dtype"])
-    if not dtype.names:
-        parse_dtype(match["dtype"])
+    template = parse_template(match["dtype"])
+    dtype = template if template.names else parse_dtype(match["dtype"])
     dims = _COMMA.split(match["dims"]) if match["dims"].strip() else []
     layout = _parse_layout(match["layout"], len(dims), text)
     made = tuple(_parse_dimension(d.strip(), text) for d in dims)
-    parts = [dtype, *(dim for dim in made if isinstance(dim, Template))]
+    parts = [part for part in (dtype, *made) if isinstance(part, Template)]
     names = dict.fromkeys(name for part in parts for name in part.names)
     return ArrayTemplate(text, dtype, made, layout, tuple(names))
 
