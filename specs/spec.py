@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
@@ -341,6 +341,24 @@ def read_machine(path: str | Path) -> Machine:
             f"{path} is not a machine file: {reason}.",
             hint="Write one where the GPU is: pallasc machine > machine.json",
         ) from error
+
+
+class Choice(NamedTuple):
+    """One possible value of a parameter.
+
+    Attributes:
+        label: name for people.
+        content: the value that templates see.
+        key: equal for equal values of equal type and name.
+    """
+
+    label: Scalar
+    content: Value
+    key: str
+
+
+Point = dict[str, Choice]
+"""One choice for each parameter."""
 
 
 def plain_args(tree: Any) -> Any:

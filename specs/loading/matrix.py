@@ -32,7 +32,7 @@ from pallasc.specs.arrays import (
     parse_array,
     parse_template,
 )
-from pallasc.specs.canonical import NAME, Scalar, Value, label_of, plain, typed
+from pallasc.specs.canonical import NAME, Value, label_of, plain, typed
 from pallasc.specs.fields import NODES, PARAMETER, SCALAR, PathParts, Place, tree
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.schema import (
@@ -45,7 +45,15 @@ from pallasc.specs.loading.schema import (
     is_parameter,
 )
 from pallasc.specs.loading.yaml_text import Document, read_document
-from pallasc.specs.spec import Spec, Tolerance, Variant, check_devices, plain_args
+from pallasc.specs.spec import (
+    Choice,
+    Point,
+    Spec,
+    Tolerance,
+    Variant,
+    check_devices,
+    plain_args,
+)
 from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
 
@@ -54,24 +62,6 @@ if TYPE_CHECKING:
 
 MOST_VARIANTS = 100_000
 """Limit for the variants of all specs."""
-
-
-class Choice(NamedTuple):
-    """One possible value of a parameter.
-
-    Attributes:
-        label: name for people.
-        content: the value that templates see.
-        key: equal for equal values of equal type and name.
-    """
-
-    label: Scalar
-    content: Value
-    key: str
-
-
-Point = dict[str, Choice]
-"""One choice for each parameter."""
 
 
 def choice_of(value: Value) -> Choice:

@@ -62,10 +62,9 @@ from pallasc.specs.fields import (
 )
 from pallasc.specs.gpus import MODELS, Target, target_suggestion
 from pallasc.specs.loading.lock import DIGEST, quoted
-from pallasc.specs.loading.matrix import Point
 from pallasc.specs.loading.schema import table_of
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
-from pallasc.specs.spec import Spec
+from pallasc.specs.spec import Point, Spec
 from pallasc.specs.spelling import show, suggestion, values_text
 from pallasc.specs.tuning import (
     Measured,
