@@ -98,7 +98,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _place(item: pytest.Item) -> str:
-    return str(item.path.relative_to(Path(__file__).parent))
+    return item.nodeid.removeprefix("tests/")
 
 
 @pytest.hookimpl(trylast=True)
