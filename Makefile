@@ -18,8 +18,9 @@ STALE := $(shell test -x $(BIN)/python && test "$$(cat $(VENV)/made-in 2>/dev/nu
 comma := ,
 
 # $(call install,EXTRAS): install this folder with these extras, saying nothing unless it fails.
+# Python compiles the modules that it imports: pip would compile thousands that nothing needs.
 define install
-@$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' \
+@$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e '.[$(1)]' \
 	$(if $(OLDEST),-c $(VENV)/oldest.txt) >$(VENV)/pip.log 2>&1 || { \
 	tail -n 15 $(VENV)/pip.log >&2; \
 	echo "make: pip could not install pallasc[$(1)] into $(VENV); the lines above say why," \
@@ -91,16 +92,20 @@ preflight:
 
 remake:
 
-$(VENV)/installed: pyproject.toml setup.py $(STALE) | preflight
-	@echo "Installing pallasc, JAX and NVIDIA's assembler into $(VENV) (1.6 GB, a minute or two)..."
+# Python brings an old pip, which takes twice as long to choose versions.
+$(VENV)/made-in: pyproject.toml setup.py $(STALE) | preflight
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade pip 2>/dev/null || true
 	$(if $(OLDEST),@sed -nE 's/^ +"([A-Za-z0-9_-]+)(\[[^]]*])?>=([0-9.]+).*/\1==\3/p' pyproject.toml >$(VENV)/oldest.txt)
+	@pwd -P >$@
+
+$(VENV)/installed: $(VENV)/made-in
+	@echo "Installing pallasc, JAX and NVIDIA's assembler into $(VENV) (1.6 GB, a minute or two)..."
 	$(call install,cuda$(CUDA))
-	@pwd -P >$(VENV)/made-in
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
-	@echo "Installing the tools for development into $(VENV)..."
+$(VENV)/installed-dev: $(VENV)/made-in
+	@echo "Installing pallasc, JAX, NVIDIA's assembler and the tools for development into $(VENV)..."
 	$(call install,cuda$(CUDA)$(comma)dev)
-	@touch $@
+	@touch $@ $(VENV)/installed

@@ -63,15 +63,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-# Files with few but long tests, the longest first. By default, xdist begins with the files that
-# have the most tests: one process would run these files at the end while the others wait.
+# Files and folders with few but long tests, the longest first. By default, xdist begins with the
+# files that have the most tests: one process would run these at the end while the others wait.
 _LONG = (
     "test_docs.py", "wheels/test_backends.py", "building/test_order.py",
     "xla_client/test_bad_input.py", "checks/test_command.py", "checks/test_artifact.py",
     "checks/test_both_levels.py", "coverage/test_coverage.py", "cluster/",
     "cache/remote/test_hostile.py", "building/test_api.py", "building/test_supervision.py",
     "runtime/test_gpu_script.py", "compiler/test_assemblers.py", "building/test_worker.py",
-    "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py",
+    "cache/test_faults.py", "test_packaging.py", "cli/test_watch.py", "wrong/", "test_site.py",
+    "wheels/", "xla_client/",
 )  # fmt: skip
 
 # Long tests whose results depend neither on the version of Python nor on the version of JAX.
@@ -98,7 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _place(item: pytest.Item) -> str:
-    return str(item.path.relative_to(Path(__file__).parent))
+    return item.nodeid.removeprefix("tests/")
 
 
 @pytest.hookimpl(trylast=True)
