@@ -155,7 +155,7 @@ def verify_command(
     words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
     content = f"{count(number, 'variant')}, content {digest[:12]}"
     lines = [
-        f"{file} is whole: {content}; {words or 'nothing found'}",
+        f"{file} is intact: {content}; {words or 'nothing found'}",
         *(_verified_lines(file, signers, findings, lock)),
     ]
     print_result(data, lines, as_json=as_json)

@@ -209,7 +209,7 @@ def _imported_lines(done: Imported) -> Iterator[str]:
         yield f"conflict  {key}: the file has a different artifact; the store keeps its own"
     left = [
         (done.existed, "already there"),
-        (done.kept, "requests unchanged"),
+        (done.kept, "manifests of this store kept"),
         (done.unsigned, "entries skipped: not signed by a trusted key"),
     ]
     more = "".join(f", {number:,} {what}" for number, what in left if number)
