@@ -1,5 +1,5 @@
-# PYTEST_ARGS replaces the argument that spreads tests over the cores.
-# PYTHON is the interpreter at hand; CUDA chooses JAX's plugin and the assembler, 13 or 12.
+# PYTHON is the interpreter for the environment. CUDA, 13 or 12, selects JAX's plugin and the
+# assembler. PYTEST_ARGS replaces the options that distribute the tests over the cores.
 PYTHON ?= python3
 CUDA ?= 13
 PYTEST_ARGS ?= -n auto --dist loadfile
@@ -11,13 +11,13 @@ TAG := $(shell $(PYTHON) -c 'import sys; sys.stdout.write("%d.%d" % sys.version_
 VENV := .venv-$(TAG)$(if $(filter-out 13,$(CUDA)),-cuda$(CUDA))$(if $(OLDEST),-oldest)
 BIN := $(VENV)/bin
 
-# An environment whose folder was moved, or whose interpreter is gone, is made again.
+# An environment is made again if its folder was moved, or if its interpreter no longer runs.
 STALE := $(shell test -x $(BIN)/python && test "$$(cat $(VENV)/made-in 2>/dev/null)" = "$$(pwd -P)" \
 	|| echo remake)
 
 comma := ,
 
-# $(call install,EXTRAS): install this folder with these extras, saying nothing unless it fails.
+# $(call install,EXTRAS): install this folder with these extras; print pip's output only on failure.
 define install
 @$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' \
 	$(if $(OLDEST),-c $(VENV)/oldest.txt) >$(VENV)/pip.log 2>&1 || { \
@@ -73,7 +73,7 @@ bench: $(VENV)/installed-dev ## run the benchmarks, or some (BENCHMARKS="remote 
 	@for name in $(BENCHMARKS); do echo "bench/$$name.py"; \
 		PYTHONPATH=bench $(BIN)/python -P "bench/$$name.py" --check $(BENCH_ARGS) || exit 1; done
 
-# The wheel's C is compiled by zig, which brings the symbols of an old glibc along.
+# zig compiles the C code, because it can link for an old glibc.
 MACHINE := $(shell uname -m)
 wheel: $(VENV)/installed-dev ## make the wheel for Linux with glibc 2.17 or newer, and any Python
 	@CC="$(CURDIR)/$(BIN)/python -m ziglang cc -target $(MACHINE)-linux-gnu.2.17" \
