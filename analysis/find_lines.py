@@ -36,7 +36,6 @@ from pallasc.specs.artifacts.source_lines import (
     SourceLines,
     Stack,
     lines_of_code,
-    ptx_rows,
 )
 from pallasc.specs.canonical import digest
 from pallasc.specs.spec import Variant
@@ -167,7 +166,7 @@ def _source_lines(artifact: Artifact, tables: Tables, files: Files) -> SourceLin
         used = sorted({*table.numbers} - {0})
         numbers = {each: _number(table.stacks[each - 1], files, stacks) for each in used}
         code = code_of(artifact, kernel)
-        told = lines_of_code(ptx_rows(parse_elf(artifact.blob(kernel.cubin))), len(code))
+        told = lines_of_code(parse_elf(artifact.blob(kernel.cubin)), len(code))
         kernels.append(
             KernelLines(
                 name=kernel.name,

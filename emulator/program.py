@@ -498,7 +498,7 @@ class PlanRun:
                 self._launch(step)
             else:
                 for buffers in self.buffers:
-                    step.run(_Memory(buffers))
+                    step.run([memoryview(buffer.data) for buffer in buffers])
         return [
             [from_bytes(buffers[b.buffer].data, b) for b in self.plan.outputs]
             for buffers in self.buffers
@@ -633,17 +633,3 @@ class PlanRun:
         region = self.machine.memory.allocate(words.nbytes, label="the table of peers")
         region.adopt(words.view(np.uint8))
         return region.base
-
-
-class _Memory:
-    """The buffers of one device, with the methods that fills and copies need."""
-
-    def __init__(self, buffers: Sequence[Region]) -> None:
-        self._buffers = buffers
-
-    def read(self, buffer: int, offset: int, size: int) -> bytes:
-        return self._buffers[buffer].data[offset:][:size].tobytes()
-
-    def write(self, buffer: int, offset: int, data: bytes) -> None:
-        target = self._buffers[buffer].data[offset:][: len(data)]
-        target[:] = np.frombuffer(data, np.uint8)

@@ -38,7 +38,7 @@ from pallasc.specs.artifacts.artifact import (
 )
 from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.plan import Launch
-from pallasc.specs.artifacts.source_lines import SourceLines, lines_of_code, ptx_rows
+from pallasc.specs.artifacts.source_lines import SourceLines, lines_of_code
 
 if TYPE_CHECKING:
     from pallasc.analysis.sass import Code
@@ -280,7 +280,7 @@ def _code(
     if source is not None and lines is not None:
         value["lines"] = blocks.add_json(_lines(lines, source))
         value["sources"] = [
-            {"name": file.name, "block": blocks.add_json(list(file.text.items()))}
+            {"name": file.name, "block": blocks.add_json(sorted(file.text.items()))}
             for file in source.files
         ]
     notes = list(_notes(kernel, codes, code, has_lines=lines is not None))
@@ -322,7 +322,7 @@ def _ptx_lines(kernel: KernelResources, artifact: Artifact, count: int) -> list[
         elf = parse_elf(artifact.blob(kernel.cubin))
         code = [section for section in elf.sections if section.name.startswith(".text.")]
         if len(code) == 1:
-            found = lines_of_code(ptx_rows(elf), code[0].size)
+            found = lines_of_code(elf, code[0].size)
     return [*found[:count], *[0] * (count - len(found))]
 
 

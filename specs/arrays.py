@@ -352,18 +352,13 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
 
 
 class ArrayTemplate(NamedTuple):
-    """An array in spec notation whose parameters are not filled in."""
+    """An array in spec notation whose parameters, in order of appearance, are not filled in."""
 
     text: str
-    dtype: Template
-    dims: tuple[Template, ...]
-    layout: tuple[int, ...] | None = None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the parameters used, in order of appearance."""
-        parts = (self.dtype, *self.dims)
-        return tuple(dict.fromkeys(name for part in parts for name in part.names))
+    dtype: Template | DType
+    dims: tuple[Template | int, ...]
+    layout: tuple[int, ...] | None
+    names: tuple[str, ...]
 
     def resolve(self, params: Mapping[str, Value]) -> ArraySpec:
         """Fill in the parameters.
@@ -372,11 +367,20 @@ class ArrayTemplate(NamedTuple):
             SpecError: a parameter is unknown, its value is not a dtype or a dimension, or the
                 array is too large.
         """
-        shape = tuple(self._dimension(i, dim, params) for i, dim in enumerate(self.dims))
-        element = self.dtype.fill(params)
-        if isinstance(element, list | dict):
-            raise SpecError(f"{self.text!r}: {show(element)} is not a dtype.")
-        dtype = parse_dtype(plain(element))
+        sizes: list[Any] = [dim if isinstance(dim, int) else dim.fill(params) for dim in self.dims]
+        for index, size in enumerate(sizes):
+            if type(size) is not int or not 0 <= size < _LIMIT:
+                raise SpecError(
+                    f"{self.text!r}: dimension {index} is {show(size)}{self._given(params)}.",
+                    hint="A dimension must be a whole number, 0 or more.",
+                )
+        shape = tuple(sizes)
+        dtype = self.dtype
+        if isinstance(dtype, Template):
+            element = dtype.fill(params)
+            if isinstance(element, list | dict):
+                raise SpecError(f"{self.text!r}: {show(element)} is not a dtype.")
+            dtype = parse_dtype(plain(element))
         layout = None if self.layout is None else settled_layout(self.layout, shape)
         if layout is not None and dtype.bits < 8:
             raise SpecError(
@@ -386,17 +390,6 @@ class ArrayTemplate(NamedTuple):
         array = ArraySpec(dtype.name, shape, layout)
         check_size(array)
         return array
-
-    def _dimension(self, index: int, dim: Template, params: Mapping[str, Value]) -> int:
-        value = dim.fill(params)
-        if isinstance(value, str) and not dim.names and value.isdecimal():
-            value = int(value)
-        if type(value) is not int or not 0 <= value < _LIMIT:
-            raise SpecError(
-                f"{self.text!r}: dimension {index} is {show(value)}{self._given(params)}.",
-                hint="A dimension must be a whole number, 0 or more.",
-            )
-        return value
 
     def _given(self, params: Mapping[str, Value]) -> str:
         used = [f"{name}={plain(label_of(params[name]))}" for name in self.names]
@@ -428,13 +421,14 @@ def parse_array(text: str) -> ArrayTemplate:
     match = _ARRAY.fullmatch(text)
     if match is None:
         raise SpecError(f"{show(text)} is not an array.", hint=_EXAMPLE)
-    dtype = parse_template(match["dtype"])
-    if not dtype.names:
-        parse_dtype(match["dtype"])
+    template = parse_template(match["dtype"])
+    dtype = template if template.names else parse_dtype(match["dtype"])
     dims = _COMMA.split(match["dims"]) if match["dims"].strip() else []
     layout = _parse_layout(match["layout"], len(dims), text)
     made = tuple(_parse_dimension(d.strip(), text) for d in dims)
-    return ArrayTemplate(text, dtype, made, layout)
+    parts = [part for part in (dtype, *made) if isinstance(part, Template)]
+    names = dict.fromkeys(name for part in parts for name in part.names)
+    return ArrayTemplate(text, dtype, made, layout, tuple(names))
 
 
 def _parse_layout(order: str | None, rank: int, notation: str) -> tuple[int, ...] | None:
@@ -486,9 +480,11 @@ def array_tree(tree: Any, *, in_call: bool = False) -> Any:
     return resolve_array(tree)
 
 
-def _parse_dimension(text: str, notation: str) -> Template:
+def _parse_dimension(text: str, notation: str) -> Template | int:
+    if _NUMBER.fullmatch(text):
+        return int(text)
     template = parse_template(text)
-    if template.expression is not None or _NUMBER.fullmatch(text):
+    if template.expression is not None:
         return template
     inside = text.replace("{", "").replace("}", "")
     hint = f"Write a whole number without leading zeros, or an expression in braces: {{{inside}}}."

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -88,6 +88,16 @@ class Place(NamedTuple):
         error = self.error(f"unknown {what} {show(word)}.", hint)
         error.location = self.key(word).location
         return error
+
+    def check_known(self, what: str, words: Iterable[str], known: Collection[str]) -> None:
+        """Check keys of this mapping.
+
+        Raises:
+            SpecError: one is unknown.
+        """
+        for word in words:
+            if word not in known:
+                raise self.unknown(what, word, known)
 
     @contextmanager
     def blamed(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ Corresponding Driver Versions" in the CUDA release notes.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import ValidationError, convert
 
@@ -326,21 +326,13 @@ def resolve_target(
     raise SpecError(f"unknown target {name!r}.", location=location, hint=hint)
 
 
-def make_model(
-    name: str,
-    figures: Mapping[str, str | int | float],
-    *,
-    arch: str | None = None,
-    like: str | None = None,
-    known: Mapping[str, Target] = _NONE,
-) -> Target:
+def make_model(name: str, fields: Mapping[str, Any], known: Mapping[str, Target] = _NONE) -> Target:
     """Return a user-defined model.
 
     Args:
         name: its name in specs.
-        figures: the fields of `Target` that differ from the base model.
-        arch: its architecture; the default is the architecture of `like`.
-        like: the base model; the default is the default model of `arch`.
+        fields: `like`, the base model; `arch`, the architecture; and the fields of `Target` that
+            differ from the base model. One of `like` and `arch` gives the default of the other.
         known: user-defined models that `like` may name.
 
     Raises:
@@ -349,7 +341,8 @@ def make_model(
     """
     if name in MODELS or name in DEFAULT_MODELS:
         raise SpecError(f"model {name!r} is built in.", hint="Choose another name.")
-    base_name = like or arch
+    arch = fields.get("arch")
+    base_name = fields.get("like", arch)
     if base_name is None:
         raise SpecError(
             f"model {name!r} has no architecture.",
@@ -358,9 +351,8 @@ def make_model(
     if arch is not None and arch not in DEFAULT_MODELS:
         hint = target_suggestion(arch, DEFAULT_MODELS, otherwise="Architectures")
         raise SpecError(f"unknown architecture {arch!r}.", hint=hint)
-    base = resolve_target(base_name, known)
-    changes = {"description": name, **figures}
-    return replace(base, name=name, arch=arch or base.arch, **changes)  # type: ignore[arg-type]
+    own = {key: value for key, value in fields.items() if key != "like"}
+    return replace(resolve_target(base_name, known), **{"description": name, **own, "name": name})
 
 
 def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | None:

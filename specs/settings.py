@@ -98,9 +98,7 @@ class ProjectTable(NamedTuple):
         Raises:
             SpecError: one is not.
         """
-        for key in self.values:
-            if key not in KEYS:
-                raise self.at.unknown("key", key, [*KEYS])
+        self.at.check_known("key", self.values, KEYS)
 
 
 def project_table(folder: str | Path) -> ProjectTable | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -19,17 +20,7 @@ from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.canonical import (
-    NAME,
-    Scalar,
-    Value,
-    canonical_json,
-    digest,
-    label_of,
-    plain,
-    typed,
-    variant_id,
-)
+from pallasc.specs.canonical import Scalar, Value, canonical_json, digest, variant_id
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
 from pallasc.specs.spelling import show
 
@@ -286,11 +277,7 @@ class Variant(Struct, frozen=True, eq=False):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle it without places, which belong to a file that this process has read."""
-        return type(self)._from_fields, ({**asdict(self), "places": {}},)
-
-    @classmethod
-    def _from_fields(cls, fields: Mapping[str, Any]) -> Variant:
-        return cls(**fields)
+        return partial(type(self), **{**asdict(self), "places": {}}), ()
 
     def where(self, path: str) -> Location:
         """Return the position of a field such as `static.tile`, or of its nearest ancestor."""
@@ -372,29 +359,6 @@ class Choice(NamedTuple):
 
 Point = dict[str, Choice]
 """One choice for each parameter."""
-
-
-def choice_of(value: Value) -> Choice:
-    """Return the choice for a value."""
-    content = value
-    if isinstance(value, dict) and NAME in value:
-        content = {key: item for key, item in value.items() if key != NAME}
-    return Choice(label_of(value), content, typed(value))
-
-
-def contents(point: Point) -> dict[str, Value]:
-    """Return the values of a point as templates see them."""
-    return {name: choice.content for name, choice in point.items()}
-
-
-def labels(point: Point) -> tuple[tuple[str, Scalar], ...]:
-    """Return the labels of a point's values, in the order of its parameters."""
-    return tuple((name, choice.label) for name, choice in point.items())
-
-
-def point_text(labelled: Mapping[str, Scalar]) -> str:
-    """Return a point as messages show it: `m=8, tiles=small`."""
-    return ", ".join(f"{name}={plain(value)}" for name, value in labelled.items())
 
 
 def plain_args(tree: Any) -> Any:

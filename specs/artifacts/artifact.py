@@ -175,27 +175,21 @@ class Artifact:
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
 
-    def deferred(
-        self, load: Callable[[], Mapping[str, object]], *, digest: str | None = None
-    ) -> "Artifact":
-        """Return the same artifact without its record in memory; kernels, sizes, and digest stay.
+    def defer(self, load: Callable[[], Mapping[str, object]], digest: str) -> None:
+        """Drop the record from memory; kernels, sizes, and digest stay.
 
         Args:
             load: loads the record again when it is needed.
-            digest: the artifact's digest, if it is already known.
+            digest: the artifact's digest.
 
         Raises:
             CorruptError: the record's kernels are damaged.
         """
-        other = Artifact.__new__(Artifact)
-        other._record, other._read_blob, other._load = None, self._read_blob, load
-        other.find_ptx, other.find_source_lines = self.find_ptx, self.find_source_lines
-        other.__dict__["kernels"] = self.kernels
-        other.__dict__["cubin_bytes"] = self.cubin_bytes
-        other.__dict__["digest"] = digest or self.digest
+        self.__dict__["digest"] = digest
+        _ = self.kernels, self.cubin_bytes  # cached
         with contextlib.suppress(CorruptError):  # raised again when they are needed
-            other.__dict__["launch_sizes"] = self.launch_sizes
-        return other
+            _ = self.launch_sizes
+        self._record, self._load = None, load
 
     @property
     def record(self) -> ArtifactRecord:

@@ -24,7 +24,7 @@ channels and 1024 pixels.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 from msgspec import Struct, convert, field
@@ -110,16 +110,6 @@ class Access(NamedTuple):
     writes: bool | None
 
 
-class StepMemory(Protocol):
-    """The memory of all buffers, on the host."""
-
-    def read(self, buffer: int, offset: int, size: int) -> bytes:
-        """Return bytes of a buffer."""
-
-    def write(self, buffer: int, offset: int, data: bytes) -> None:
-        """Write bytes into a buffer."""
-
-
 class Fill(_Tagged, frozen=True):
     """Set `size` bytes of a buffer to copies of a `width`-byte little-endian `value`."""
 
@@ -137,10 +127,10 @@ class Fill(_Tagged, frozen=True):
         value = f"{self.value:#0{2 + 2 * self.width}x}"
         return f"fill {self.size} bytes of {place_text(self.buffer, self.offset)} with {value}"
 
-    def run(self, memory: StepMemory) -> None:
-        """Run the step on the host."""
+    def run(self, buffers: Sequence[memoryview]) -> None:
+        """Run the step on the host, in the bytes of all buffers."""
         value = self.value.to_bytes(self.width, "little")
-        memory.write(self.buffer, self.offset, value * (self.size // self.width))
+        buffers[self.buffer][self.offset :][: self.size] = value * (self.size // self.width)
 
     def driver_call(self, addresses: Sequence[int]) -> tuple[str, tuple[int, ...]]:
         """Return the driver function for the step, and its arguments before the stream."""
@@ -168,10 +158,10 @@ class Copy(_Tagged, frozen=True):
         target = place_text(self.target, self.target_offset)
         return f"copy {self.size} bytes of {source} to {target}"
 
-    def run(self, memory: StepMemory) -> None:
-        """Run the step on the host."""
-        data = memory.read(self.source, self.source_offset, self.size)
-        memory.write(self.target, self.target_offset, data)
+    def run(self, buffers: Sequence[memoryview]) -> None:
+        """Run the step on the host, in the bytes of all buffers."""
+        data = bytes(buffers[self.source][self.source_offset :][: self.size])
+        buffers[self.target][self.target_offset :][: self.size] = data
 
     def driver_call(self, addresses: Sequence[int]) -> tuple[str, tuple[int, ...]]:
         """Return the driver function for the step, and its arguments before the stream."""

@@ -1,45 +1,35 @@
 """The companion record of an artifact: the source lines of its machine code and PTX.
 
 An artifact has no source lines, so it does not depend on the location of its source. The source
-lines are in a separate record, which is valid only for code with the digests in it. The record,
-schema 1, is canonical JSON (`specs/canonical.py`); `n` is a whole number:
+lines are in a separate record, which is valid only for code with the digests in it.
 
-* `schema`: 1
-* `files`: the files of the frames: `[{"name", "place", "digest", "text"}]`. `place` is "spec" if
-  `name` is relative to the spec's folder, and "installed" if it is relative to a folder of
-  installed packages; `digest` is the SHA-256 of the whole file, `text` the lines to show: `[[n,
-  [line, …]], …]`, where `n` is the number of the first line
-* `frames`: `[[file, line, function], …]`, where `file` is an index in `files`; `function` may be ""
-* `stacks`: `[[frame, …], …]`, the innermost frame first
-* `kernels`: one entry for each kernel with source lines; only Mosaic's kernels have them:
-  * `name`: the kernel; `code`: SHA-256 of its machine code; `ptx`: SHA-256 of its PTX
-  * `ptx_lines`: the PTX line of each instruction, 0 for none, as runs
-  * `ptx_stacks`: the stack of each PTX line, from 1, 0 for none, as runs
-  * `shared_memory`: see `SharedMemory`: `[{"what", "name", "type", "bytes", "offset", "stack"}]`
+The record, schema 2, is canonical JSON (`specs/canonical.py`) with the fields of `SourceLines`; a
+frame is a list `[file, line, function]`. It has no times and no absolute paths. Records of schema
+1, which had runs instead of lists of numbers, are no longer read.
 
-Runs are `[count, value, count, value, …]`. The record has no times and no absolute paths.
-
-`ptx_rows` reads the PTX line of each instruction from a cubin. The section `.nv_debug_line_sass`
-has these lines, as a line number program (DWARF 3, 6.2) whose only file is the PTX in
-`.nv_debug_ptx_txt`. Its addresses are relative to the start of the kernel's code.
+`lines_of_code` reads the PTX line of each instruction from a cubin. The section
+`.nv_debug_line_sass` has these lines, as a line number program (DWARF 3, 6.2) whose only file is
+the PTX in `.nv_debug_ptx_txt`. Its addresses are relative to the start of the kernel's code.
 """
 
-import itertools
+import io
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, NamedTuple
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from typing import Annotated, Literal, NamedTuple
 
-from msgspec import convert, to_builtins
-from msgspec.structs import asdict, replace
+import msgspec
+from msgspec import Meta
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.cubin import Elf
-from pallasc.specs.canonical import Natural, StrictStruct, canonical_json, parse_json
+from pallasc.specs.canonical import Natural, StrictStruct, canonical_json
 
-SCHEMA = 1
+SCHEMA = 2
 MAX_BYTES = 64 * 2**20
-_MOST_RUNS = 2**24
 Place = Literal["spec", "installed"]
+Line = Annotated[str, Meta(pattern=r"\A[^\n\r]*\Z")]
 
 INSTRUCTION_BYTES = 16
 """Size of each instruction on all architectures that Mosaic compiles for."""
@@ -54,7 +44,7 @@ class Frame(NamedTuple):
     """A line of the user's source and its function, "" outside of functions."""
 
     file: str
-    line: int
+    line: Natural
     function: str
 
     def __str__(self) -> str:
@@ -70,7 +60,7 @@ class SourceFile(StrictStruct, frozen=True):
 
     Attributes:
         name: relative to the spec's folder, or to a folder of installed packages.
-        place: the kind of that folder.
+        place: "spec" or "installed", the kind of that folder.
         digest: SHA-256 of the file.
         text: the lines to show, by number.
     """
@@ -78,7 +68,7 @@ class SourceFile(StrictStruct, frozen=True):
     name: str
     place: Place
     digest: str
-    text: Mapping[int, str]
+    text: Mapping[Natural, Line]
 
 
 class SharedMemory(StrictStruct, frozen=True):
@@ -140,7 +130,7 @@ class SourceLines(StrictStruct, frozen=True):
     """The source lines of an artifact's kernels.
 
     Attributes:
-        kernels: the kernels with source lines.
+        kernels: the kernels with source lines, which are Mosaic's.
         stacks: the stacks that stack numbers refer to; number 1 comes first.
         files: the files of the frames.
     """
@@ -148,6 +138,7 @@ class SourceLines(StrictStruct, frozen=True):
     kernels: tuple[KernelLines, ...]
     stacks: tuple[Stack, ...]
     files: tuple[SourceFile, ...]
+    schema: Literal[2] = 2
 
     def of(self, kernel: str, code: str) -> KernelLines | None:
         """Return the lines of a kernel, None if they are for other machine code."""
@@ -170,18 +161,7 @@ class SourceLines(StrictStruct, frozen=True):
 
 def to_json(lines: SourceLines) -> bytes:
     """Return the record as canonical JSON."""
-    frames = sorted({frame for stack in lines.stacks for frame in stack})
-    numbers = {frame: number for number, frame in enumerate(frames)}
-    files = {file.name: number for number, file in enumerate(lines.files)}
-    return canonical_json(
-        {
-            "schema": SCHEMA,
-            "files": [{**asdict(file), "text": _excerpts(file.text)} for file in lines.files],
-            "frames": [[files[frame.file], frame.line, frame.function] for frame in frames],
-            "stacks": [[numbers[frame] for frame in stack] for stack in lines.stacks],
-            "kernels": [to_builtins(_with_values(kernel, _runs)) for kernel in lines.kernels],
-        }
-    )
+    return canonical_json(msgspec.to_builtins(lines, str_keys=True))
 
 
 def from_json(data: bytes) -> SourceLines:
@@ -192,87 +172,20 @@ def from_json(data: bytes) -> SourceLines:
     """
     if len(data) > MAX_BYTES:
         raise CorruptError(f"source lines of {len(data)} bytes: too many")
-    body = parse_json(data)
     try:
-        return _source_lines(convert(body, _Record))
-    except (LookupError, ValueError) as error:
-        raise CorruptError(f"the source lines of an artifact are damaged: {error}") from error
+        lines = msgspec.json.decode(data, type=SourceLines)
+    except (ValueError, RecursionError) as error:
+        raise CorruptError(
+            f"the source lines of an artifact are damaged, or not of schema {SCHEMA}: {error}"
+        ) from error
+    names = {file.name for file in lines.files}
+    if unknown := {frame.file for stack in lines.stacks for frame in stack} - names:
+        raise CorruptError(f"the source lines of an artifact lack the file {min(unknown)!r}")
+    return lines
 
 
-class _FileRecord(StrictStruct, frozen=True):
-    name: str
-    place: Place
-    digest: str
-    text: tuple[tuple[Natural, tuple[str, ...]], ...]
-
-
-class _Record(StrictStruct, frozen=True):
-    schema: int
-    files: tuple[_FileRecord, ...]
-    frames: tuple[tuple[Natural, Natural, str], ...]
-    stacks: tuple[tuple[Natural, ...], ...]
-    kernels: tuple[KernelLines, ...]  # with runs instead of values
-
-
-def _source_lines(record: _Record) -> SourceLines:
-    if record.schema != SCHEMA:
-        raise ValueError(f"schema {record.schema} instead of {SCHEMA}")
-    files = tuple(map(_file, record.files))
-    frames = [Frame(files[file].name, line, function) for file, line, function in record.frames]
-    runs = [runs for kernel in record.kernels for runs in (kernel.ptx_lines, kernel.ptx_stacks)]
-    # A few bytes can expand to any number of values.
-    if any(len(each) % 2 for each in runs) or sum(sum(each[::2]) for each in runs) > _MOST_RUNS:
-        raise ValueError("runs of a wrong length")
-    return SourceLines(
-        tuple(_with_values(kernel, _unrolled) for kernel in record.kernels),
-        tuple(tuple(frames[number] for number in stack) for stack in record.stacks),
-        files,
-    )
-
-
-def _with_values(
-    kernel: KernelLines, change: Callable[[tuple[int, ...]], tuple[int, ...]]
-) -> KernelLines:
-    lines, stacks = change(kernel.ptx_lines), change(kernel.ptx_stacks)
-    return replace(kernel, ptx_lines=lines, ptx_stacks=stacks)
-
-
-def _file(own: _FileRecord) -> SourceFile:
-    text = {line: shown for first, lines in own.text for line, shown in enumerate(lines, first)}
-    if any("\n" in line or "\r" in line for line in text.values()):
-        raise ValueError("a line of source has several lines")
-    return SourceFile(own.name, own.place, own.digest, text)
-
-
-def _excerpts(text: Mapping[int, str]) -> list[list[object]]:
-    """Group numbered lines into runs of consecutive lines."""
-    found: list[tuple[int, list[str]]] = []
-    for number in sorted(text):
-        if not found or found[-1][0] + len(found[-1][1]) != number:
-            found.append((number, []))
-        found[-1][1].append(text[number])
-    return [[first, shown] for first, shown in found]
-
-
-def _runs(values: Iterable[int]) -> tuple[int, ...]:
-    groups = itertools.groupby(values)
-    return tuple(part for value, group in groups for part in (sum(1 for _ in group), value))
-
-
-def _unrolled(runs: tuple[int, ...]) -> tuple[int, ...]:
-    pairs = zip(runs[::2], runs[1::2], strict=True)
-    return tuple(itertools.chain.from_iterable([value] * count for count, value in pairs))
-
-
-class Row(NamedTuple):
-    """An address, in bytes from the start of the kernel, and the line that starts there."""
-
-    address: int
-    line: int
-
-
-def ptx_rows(elf: Elf) -> tuple[Row, ...]:
-    """Return the rows by address, () if the cubin has none; lines are numbered as in `Cubin.ptx`.
+def lines_of_code(elf: Elf, code_bytes: int) -> list[int]:
+    """Return the PTX line of each instruction of a cubin's only kernel; 0 for none.
 
     In a cubin, the PTX begins with an empty line for each comment that the assembler removed.
     `Cubin.ptx` omits these lines, and its first line is 1.
@@ -280,29 +193,21 @@ def ptx_rows(elf: Elf) -> tuple[Row, ...]:
     Raises:
         CorruptError: the program is damaged.
     """
-    text, lines = elf.section(_PTX), elf.section(PTX_LINES)
+    text, table = elf.section(_PTX), elf.section(PTX_LINES)
     content = text.content if text else b""
     empty = len(content) - len(content.lstrip(b"\0"))
     try:
-        rows = sorted(_rows(lines.content if lines else b""), key=lambda row: row.address)
+        rows = sorted(_rows(table.content if table else b""), key=itemgetter(0))
     except (IndexError, struct.error) as error:
         raise CorruptError("the line table of a cubin ends inside an entry") from error
-    return tuple(Row(row.address, max(0, row.line - empty)) for row in rows)
+    starts = [address for address, _ in rows]
+    lines = [0, *(max(0, line - empty) for _, line in rows)]
+    instructions = range(0, code_bytes - INSTRUCTION_BYTES + 1, INSTRUCTION_BYTES)
+    return [lines[bisect_right(starts, address)] for address in instructions]
 
 
-def lines_of_code(rows: tuple[Row, ...], code_bytes: int) -> list[int]:
-    """Return the PTX line of each instruction, 0 for none."""
-    lines: list[int] = []
-    following = iter([*rows, Row(1 << 63, 0)])
-    line, then = 0, next(following)
-    for address in range(0, code_bytes - INSTRUCTION_BYTES + 1, INSTRUCTION_BYTES):
-        while then.address <= address:
-            line, then = then.line, next(following)
-        lines.append(line)
-    return lines
-
-
-def _rows(data: bytes) -> Iterator[Row]:
+def _rows(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield addresses, in bytes from the start of the code, and the lines that start there."""
     start = 0
     while start < len(data):
         length, version, header, unit, _, base, span, first = _HEAD.unpack_from(data, start)
@@ -310,58 +215,50 @@ def _rows(data: bytes) -> Iterator[Row]:
             raise CorruptError(f"a cubin has a line table of version {version}")
         lengths = data[start + _HEAD.size : start + _HEAD.size + first - 1]
         end = start + 4 + length
-        program = _Program(data, start + _AFTER_LENGTHS + header, end)
-        yield from program.rows(unit, base, span, first, lengths)
+        if end > len(data):
+            raise IndexError(end)
+        program = io.BytesIO(data[start + _AFTER_LENGTHS + header : end])
+        yield from _run(program, unit, base, span, first, lengths)
         start = end
 
 
-class _Program:
-    def __init__(self, data: bytes, at: int, end: int) -> None:
-        self._data, self._at, self._end = data, at, end
+def _run(
+    program: io.BytesIO, unit: int, base: int, span: int, first: int, lengths: bytes
+) -> Iterator[tuple[int, int]]:
+    """Yield the address and line of each row, in program order."""
+    address, line = 0, 1
+    while byte := program.read(1):
+        opcode = byte[0]
+        if opcode >= first:
+            address += (opcode - first) // span * unit
+            line += base + (opcode - first) % span
+            yield address, line
+        elif opcode == 0:
+            extended = program.read(_leb128(program))
+            if extended[0] == 1:  # the end of a sequence
+                address, line = 0, 1
+            elif extended[0] == 2:
+                address = int.from_bytes(extended[1:], "little")
+        elif opcode == 1:
+            yield address, line
+        elif opcode == 2:
+            address += _leb128(program) * unit
+        elif opcode == 3:
+            line += _leb128(program, is_signed=True)
+        elif opcode == 8:
+            address += (255 - first) // span * unit
+        elif opcode == 9:
+            address += int.from_bytes(program.read(2), "little")
+        else:
+            for _ in range(lengths[opcode - 1]):
+                _leb128(program)
 
-    def _byte(self) -> int:
-        self._at += 1
-        return self._data[self._at - 1]
 
-    def _number(self, *, is_signed: bool = False) -> int:
-        """Return a LEB128 number."""
-        result = shift = 0
-        while True:
-            byte = self._byte()
-            result |= (byte & 0x7F) << shift
-            shift += 7
-            if not byte & 0x80:
-                return result - (1 << shift) if is_signed and byte & 0x40 else result
-
-    def rows(self, unit: int, base: int, span: int, first: int, lengths: bytes) -> Iterator[Row]:
-        """Yield the address and line of each row, in program order."""
-        address, line = 0, 1
-        while self._at < self._end:
-            opcode = self._byte()
-            if opcode >= first:
-                address += (opcode - first) // span * unit
-                line += base + (opcode - first) % span
-                yield Row(address, line)
-            elif opcode == 0:
-                size = self._number()
-                behind = self._at + size
-                kind = self._byte()
-                if kind == 1:  # the end of a sequence
-                    address, line = 0, 1
-                elif kind == 2:
-                    address = int.from_bytes(self._data[self._at : behind], "little")
-                self._at = behind
-            elif opcode == 1:
-                yield Row(address, line)
-            elif opcode == 2:
-                address += self._number() * unit
-            elif opcode == 3:
-                line += self._number(is_signed=True)
-            elif opcode == 8:
-                address += (255 - first) // span * unit
-            elif opcode == 9:
-                address += struct.unpack_from("<H", self._data, self._at)[0]
-                self._at += 2
-            else:
-                for _ in range(lengths[opcode - 1]):
-                    self._number()
+def _leb128(program: io.BytesIO, *, is_signed: bool = False) -> int:
+    result = shift = 0
+    while True:
+        byte = program.read(1)[0]
+        result |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return result - (1 << shift) if is_signed and byte & 0x40 else result

@@ -29,21 +29,31 @@ COMPUTE_WARPGROUPS = 2
 MEMORY_REGISTERS = 40
 
 
-def _sizes(a: jax.Array, b: jax.Array) -> tuple[int, int, int]:
-    """Return M, N, and K of two 16-bit operands, after checking that they fit together."""
+def _check_dtypes(a: jax.Array, b: jax.Array) -> None:
     if a.dtype != b.dtype or a.dtype not in (jnp.bfloat16, jnp.float16):
         raise ValueError(f"a and b must both be bf16 or f16, but are {a.dtype} and {b.dtype}.")
+
+
+def _sizes(
+    a: jax.Array, b: jax.Array, tiles: tuple[int, int, int], row_unit: int = 64
+) -> tuple[int, int, int]:
+    """Return M, N, and K of two operands, after checking that they fit together and divide."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-        raise ValueError(
-            f"a has shape {list(a.shape)} and b {list(b.shape)}: expected [M, K] and [K, N]."
-        )
-    return a.shape[0], b.shape[1], a.shape[1]
-
-
-def _check_tiles(sizes: tuple[int, int, int], tiles: tuple[int, int, int]) -> None:
+        shapes = f"{list(a.shape)} and {list(b.shape)}"
+        raise ValueError(f"The operands have shapes {shapes}: expected [M, K] and [K, N].")
+    if tiles[0] % row_unit:
+        raise ValueError(f"tile_m={tiles[0]} must be a multiple of {row_unit}.")
+    sizes = a.shape[0], b.shape[1], a.shape[1]
     for name, size, tile in zip("mnk", sizes, tiles, strict=True):
         if size % tile:
             raise ValueError(f"{name}={size} must be a multiple of tile_{name}={tile}.")
+    return sizes
+
+
+def _check_channels(name: str, array: jax.Array, n: int) -> None:
+    if array.shape != (n,) or array.dtype != jnp.float32:
+        given = f"{array.dtype}{list(array.shape)}"
+        raise ValueError(f"{name} must be float32[{n}], but got {given}.")
 
 
 def matmul(
@@ -74,10 +84,8 @@ def matmul(
     Raises:
         ValueError: The inputs do not fit together, or do not divide into tiles.
     """
-    m, n, k = _sizes(a, b)
-    if tile_m % (64 * COMPUTE_WARPGROUPS):
-        raise ValueError(f"{tile_m=} must be a multiple of {64 * COMPUTE_WARPGROUPS}.")
-    _check_tiles((m, n, k), (tile_m, tile_n, tile_k))
+    _check_dtypes(a, b)
+    m, n, k = _sizes(a, b, (tile_m, tile_n, tile_k), 64 * COMPUTE_WARPGROUPS)
     warpgroup_rows = tile_m // COMPUTE_WARPGROUPS
 
     def matmul_body(a_gmem: jax.Ref, b_gmem: jax.Ref, out_gmem: jax.Ref, out_smem: jax.Ref) -> None:
@@ -133,16 +141,11 @@ def matmul(
 
 def matmul_reference(a: jax.Array, b: jax.Array, **_: int) -> jax.Array:
     """Return the result that `matmul` must give, multiplied in float32."""
-    product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
-    return product.astype(a.dtype)
+    return _float32_product(a, b).astype(a.dtype)
 
 
-def _identity(x: jax.Array) -> jax.Array:
-    return x
-
-
-def _relu(x: jax.Array) -> jax.Array:
-    return jnp.maximum(x, 0.0)
+def _float32_product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
 
 
 def _gelu(x: jax.Array) -> jax.Array:
@@ -150,7 +153,11 @@ def _gelu(x: jax.Array) -> jax.Array:
     return 0.5 * x * (1.0 + jnp.tanh(inner))
 
 
-ACTIVATIONS = {"none": _identity, "relu": _relu, "gelu": _gelu}
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "none": lambda x: x,
+    "relu": lambda x: jnp.maximum(x, 0.0),
+    "gelu": _gelu,
+}
 
 
 def matmul_bias_activation(
@@ -187,12 +194,9 @@ def matmul_bias_activation(
     """
     if activation not in ACTIVATIONS:
         raise ValueError(f"{activation=} must be one of {', '.join(sorted(ACTIVATIONS))}.")
-    m, n, k = _sizes(a, b)
-    if bias.shape != (n,) or bias.dtype != jnp.float32:
-        raise ValueError(f"bias is {bias.dtype}{list(bias.shape)}, but must be float32[{n}].")
-    if tile_m % 64:
-        raise ValueError(f"{tile_m=} must be a multiple of 64.")
-    _check_tiles((m, n, k), (tile_m, tile_n, tile_k))
+    _check_dtypes(a, b)
+    m, n, k = _sizes(a, b, (tile_m, tile_n, tile_k))
+    _check_channels("bias", bias, n)
 
     def matmul_bias_activation_body(
         a_gmem: jax.Ref,
@@ -259,8 +263,7 @@ def matmul_bias_activation_reference(
     a: jax.Array, b: jax.Array, bias: jax.Array, *, activation: str = "gelu", **_: int
 ) -> jax.Array:
     """Return the result that `matmul_bias_activation` must give, in float32."""
-    product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
-    return ACTIVATIONS[activation](product + bias).astype(a.dtype)
+    return ACTIVATIONS[activation](_float32_product(a, b) + bias).astype(a.dtype)
 
 
 def dequant_matmul(
@@ -296,19 +299,8 @@ def dequant_matmul(
         raise ValueError(f"x must be bf16 or f16, but is {x.dtype}.")
     if weights.dtype != jnp.int8:
         raise ValueError(f"weights must be int8, but are {weights.dtype}.")
-    if x.ndim != 2 or weights.ndim != 2 or x.shape[1] != weights.shape[0]:
-        raise ValueError(
-            f"x has shape {list(x.shape)} and weights {list(weights.shape)}: "
-            "expected [M, K] and [K, N]."
-        )
-    (m, k), n = x.shape, weights.shape[1]
-    if scales.shape != (n,) or scales.dtype != jnp.float32:
-        raise ValueError(
-            f"scales are {scales.dtype}{list(scales.shape)}, but must be float32[{n}]."
-        )
-    if tile_m % 64:
-        raise ValueError(f"{tile_m=} must be a multiple of 64.")
-    _check_tiles((m, n, k), (tile_m, tile_n, tile_k))
+    m, n, k = _sizes(x, weights, (tile_m, tile_n, tile_k))
+    _check_channels("scales", scales, n)
 
     def dequant_matmul_body(
         x_gmem: jax.Ref,
@@ -375,6 +367,4 @@ def dequant_matmul_reference(
     x: jax.Array, weights: jax.Array, scales: jax.Array, **_: int
 ) -> jax.Array:
     """Return the result that `dequant_matmul` must give, computed in float32."""
-    dequantised = weights.astype(jnp.float32) * scales
-    product = jnp.dot(x.astype(jnp.float32), dequantised, precision="highest")
-    return product.astype(x.dtype)
+    return _float32_product(x, weights.astype(jnp.float32) * scales).astype(x.dtype)

@@ -32,7 +32,7 @@ from pallasc.specs.arrays import (
     parse_array,
     parse_template,
 )
-from pallasc.specs.canonical import Value, label_of, plain, typed
+from pallasc.specs.canonical import NAME, Value, label_of, plain, typed
 from pallasc.specs.fields import NODES, PARAMETER, SCALAR, PathParts, Place, tree
 from pallasc.specs.gpus import Target, resolve_target
 from pallasc.specs.loading.schema import (
@@ -52,11 +52,7 @@ from pallasc.specs.spec import (
     Tolerance,
     Variant,
     check_devices,
-    choice_of,
-    contents,
-    labels,
     plain_args,
-    point_text,
 )
 from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
@@ -66,6 +62,19 @@ if TYPE_CHECKING:
 
 MOST_VARIANTS = 100_000
 """Limit for the variants of all specs."""
+
+
+def choice_of(value: Value) -> Choice:
+    """Return the choice for a value."""
+    content = value
+    if isinstance(value, dict) and NAME in value:
+        content = {key: item for key, item in value.items() if key != NAME}
+    return Choice(label_of(value), content, typed(value))
+
+
+def contents(point: Point) -> dict[str, Value]:
+    """Return the values of a point as templates see them."""
+    return {name: choice.content for name, choice in point.items()}
 
 
 def expand(
@@ -100,6 +109,14 @@ def expand(
     for spec in specs:
         for variant in _expanded(spec, tuned):
             identity = variant.id
+            if len(identity) > LONGEST_ID:
+                raise SpecError(
+                    f"{spec.name}: {shortened(identity)!r} has {len(identity)} characters; an id "
+                    f"has at most {LONGEST_ID}.",
+                    location=variant.location,
+                    hint="Give long values a name: {$name: short, text: …}, used as "
+                    "{parameter.text}.",
+                )
             other = variants.setdefault(identity, variant)
             if other is not variant:
                 hint = f"The other is declared at {other.location}. Rename or remove one."
@@ -273,9 +290,8 @@ LONGEST_ID = 900
 Params = Mapping[str, Value]
 """Values of a point as templates see them."""
 
-Fill = Callable[[Params], Any]
-Leaf = Callable[[Any, PathParts], tuple[Fill, Iterable[str]]]
-"""Returns the function that fills in a scalar value at a path, and the parameters in it."""
+Leaf = Callable[[str, PathParts, Params], Any]
+"""Fills parameters into a text at a path."""
 
 
 class Filling:
@@ -300,88 +316,65 @@ class Filling:
         self._entries: dict[str, str] = {}
         self._files = tuple(sorted(spec.files))
         self._env = tuple(sorted({*spec.env}))
+        self._static = plain_args(spec.static)
         self._small_values = dict(spec.check)
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
-        args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
-        self._first = contents(point)
-        self._args = self._filler(spec.args, ("args",), self._array)
-        self._static = self._filler(plain_args(spec.static), ("static",), self._static_leaf)
-        self._tolerance = self._filler(spec.tolerance, ("tolerance",), self._number)
-        self._budget = self._filler(spec.budget, ("budget",), self._number)
-        self._mesh = self._filler(spec.mesh, ("mesh",), self._number)
-        self._first = contents(self._small(point))
-        self._check_args = self._filler(args, ("check", ARGS_KEY), self._array)
+        self._check_args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
+        self._made(point)
+        self._fill(spec.budget, ("budget",), self._number, contents(point))
+        self._own_args(self._small(point))
 
     def _small(self, point: Point) -> Point:
         return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
 
-    def _filler(self, tree: Any, path: PathParts, leaf: Leaf) -> Fill:
-        """Return the function that fills in a tree."""
+    def _own_args(self, small: Point) -> Any:
+        """Return the arguments that the check of a point names."""
+        return self._fill(self._check_args, ("check", ARGS_KEY), self._array, contents(small))
+
+    def _fill(self, tree: Any, path: PathParts, leaf: Leaf, params: Params) -> Any:
+        """Fill in a tree; errors get the place of the leaf."""
         if isinstance(tree, list):
-            parts = [self._filler(item, (*path, i), leaf) for i, item in enumerate(tree)]
-            return lambda params: [part(params) for part in parts]
+            return [self._fill(item, (*path, i), leaf, params) for i, item in enumerate(tree)]
         if isinstance(tree, dict):
-            if leaf == self._array and "$call" in tree:
-                leaf = self._in_call
-            named = {key: self._filler(item, (*path, key), leaf) for key, item in tree.items()}
-            return lambda params: {key: part(params) for key, part in named.items()}
-        return self._filled(tree, path, leaf)
+            leaf = self._in_call if leaf == self._array and "$call" in tree else leaf
+            return {key: self._fill(item, (*path, key), leaf, params) for key, item in tree.items()}
+        if not isinstance(tree, str):
+            return tree
+        try:
+            return leaf(tree, path, params)
+        except SpecError as error:
+            raise self._at.below(path).blame(error) from None
 
-    def _filled(self, value: Any, path: PathParts, leaf: Leaf) -> Fill:
-        """Return the function that fills in a leaf; errors get the leaf's place.
+    def _value(self, text: str, params: Params) -> Value:
+        template = parse_template(text)
+        self.used.update(template.names)
+        return template.fill(params)
 
-        A leaf without parameters is filled in once.
-        """
-        place = self._at.below(path)
-        with place.blamed():
-            fill, names = leaf(value, path)
-            first = fill(self._first)
-        self.used.update(names)
-
-        def blaming(params: Params) -> Any:
-            try:
-                return fill(params)
-            except SpecError as error:
-                raise place.blame(error) from None
-
-        return blaming if names else lambda params: first
-
-    def _number(self, value: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
-        if not isinstance(value, str) or not is_template(value):
-            return _constant(value)
-        template, place = parse_template(value), self._at.below(path)
+    def _number(self, text: str, path: PathParts, params: Params) -> Any:
+        if not is_template(text):
+            return text
         field, name = path[0], str(path[-1])
         others = AXIS_SIZE if field == "mesh" else DIFFERENCE
         kind = LIMITS[name] if field == "budget" else others
-        return lambda params: kind.read(template.fill(params), place), template.names
+        return kind.read(self._value(text, params), self._at.below(path))
 
-    def _array(
-        self, text: Any, path: PathParts, *, in_call: bool = False
-    ) -> tuple[Fill, Iterable[str]]:
-        if not isinstance(text, str):
-            return _constant(None)
+    def _array(self, text: str, path: PathParts, params: Params, *, in_call: bool = False) -> Any:
         if is_parameter(text):
-            template = parse_template(text)
-            return (
-                lambda params: array_tree(template.fill(params), in_call=in_call),
-                template.names,
-            )
+            return array_tree(self._value(text, params), in_call=in_call)
         array = parse_array(text)
-        return array.resolve, array.names
+        self.used.update(array.names)
+        return array.resolve(params)
 
-    def _in_call(self, value: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
-        is_text = isinstance(value, str) and path[-1] not in NODES
-        if is_text and (is_parameter(value) or looks_like_array(value)):
-            return self._array(value, path, in_call=True)
-        return self._static_leaf(value, path)
+    def _in_call(self, text: str, path: PathParts, params: Params) -> Any:
+        if path[-1] not in NODES and (is_parameter(text) or looks_like_array(text)):
+            return self._array(text, path, params, in_call=True)
+        return self._static_text(text, path, params)
 
-    def _static_leaf(self, value: Any, path: PathParts) -> tuple[Fill, Iterable[str]]:
-        is_entry = path[-1] in NODES
-        if not isinstance(value, str) or (is_entry and not is_template(value)):
-            return _constant(value)
-        template = parse_template(value)
-        settle = self._entry if is_entry else plain_args
-        return lambda params: settle(template.fill(params)), template.names
+    def _static_text(self, text: str, path: PathParts, params: Params) -> Any:
+        if not is_template(text):
+            return text
+        value = self._value(text, params)
+        return self._entry(value) if path[-1] in NODES else plain_args(value)
 
     def _entry(self, text: Value) -> str:
         """Return an entry point from a template after checking that it exists."""
@@ -398,9 +391,9 @@ class Filling:
 
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
         """Yield the variants of a point, one for each target."""
-        spec, at = self._spec, self._at
+        spec = self._spec
         made = self._made(point)
-        budget = self._budget(contents(point))
+        budget = self._fill(spec.budget, ("budget",), self._number, contents(point))
         check = self._check(point) if spec.check else None
         for target in targets:
             variant = Variant(
@@ -421,25 +414,20 @@ class Filling:
             if check is not None:
                 small = replace(variant, budget={}, **check)
                 variant = replace(variant, check=small)
-            if len(variant.id) > LONGEST_ID:
-                raise at.error(
-                    f"{shortened(variant.id)!r} has {len(variant.id)} characters; an id has at "
-                    f"most {LONGEST_ID}.",
-                    "Give long values a name: {$name: short, text: …}, used as {parameter.text}.",
-                )
             yield variant
 
     def _made(self, point: Point) -> dict[str, Any]:
         """Return the fields that variants and checks share."""
-        params = contents(point)
-        tolerance, mesh = self._tolerance(params), self._mesh(params)
+        spec, params = self._spec, contents(point)
+        tolerance = self._fill(spec.tolerance, ("tolerance",), self._number, params)
+        mesh = self._fill(spec.mesh, ("mesh",), self._number, params)
         if mesh:
             with self._at.child("mesh").blamed():
                 check_devices(mesh)
         return {
-            "params": labels(point),
-            "args": self._args(params),
-            "static": self._static(params),
+            "params": tuple((name, choice.label) for name, choice in point.items()),
+            "args": self._fill(spec.args, ("args",), self._array, params),
+            "static": self._fill(self._static, ("static",), self._static_text, params),
             "tolerance": Tolerance(**tolerance) if tolerance else None,
             "mesh": tuple(mesh.items()),
         }
@@ -447,23 +435,17 @@ class Filling:
     def _check(self, point: Point) -> dict[str, Any]:
         """Return the fields in which the check of a point's variants differs from them."""
         at, given = self._at.child("check"), self._small_values
-        for name in given:
-            if name not in point:
-                raise at.unknown("parameter", name, list(point))
+        at.check_known("parameter", given, point)
         small = self._small(point)
         try:
             made = self._made(small)
         except SpecError as error:
-            sizes = point_text({name: label_of(value) for name, value in given.items()})
+            sizes = ", ".join(f"{name}={plain(label_of(value))}" for name, value in given.items())
             raise at.error(f"with {sizes}: {error.message}", error.hint) from None
-        own = self._check_args(contents(small))
+        own = self._own_args(small)
         if own is not None:
             made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
         return {**made, "seed": self._seed, "names_args": own is not None}
-
-
-def _constant(value: Any) -> tuple[Fill, Iterable[str]]:
-    return lambda params: value, ()
 
 
 def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Value] | None:
@@ -476,9 +458,7 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
         return None
     place = at.child("check").child(ARGS_KEY)
     if isinstance(own, dict) and isinstance(spec.args, dict):
-        for name in own:
-            if name not in spec.args:
-                raise place.unknown("argument", name, list(spec.args))
+        place.check_known("argument", own, spec.args)
         return own
     if not (isinstance(own, list) and isinstance(spec.args, list)) or len(own) != len(spec.args):
         message = f"the arguments do not match the {len(spec.args)} in 'args' of {spec.name}."

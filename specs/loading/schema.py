@@ -7,12 +7,12 @@ that involve two places (an unknown parameter, a duplicate variant) are found on
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Literal
 
-from pallasc.errors import SpecError
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array, parse_template
 from pallasc.specs.artifacts.artifact import MORE_IS_BETTER, parse_rule, rules_for
 from pallasc.specs.canonical import Value
@@ -86,6 +86,7 @@ LIMITS = {field.name: _limit(field.name) for field in BUDGET_FIELDS}
 
 
 _BRACES = r"\{[^{}]+\}"
+_PARAMETER = re.compile(_BRACES)
 _LAYOUT = r"(\{\s*[0-9]+\s*(,\s*[0-9]+\s*)*\})?"
 
 SCHEMA_VERSION = 1
@@ -102,8 +103,7 @@ def _array(value: object, at: Place) -> str | None:
     if not isinstance(value, str):
         raise expected("an array", value, at, 'Write it like "bf16[1024, {n}]".')
     with at.blamed():
-        if not is_parameter(value):
-            parse_array(value)
+        (parse_template if is_parameter(value) else parse_array)(value)
     return value
 
 
@@ -438,10 +438,7 @@ FILE = record(FILE_FIELDS)
 
 def is_parameter(text: str) -> bool:
     """Return True if the text is a single pair of braces: a parameter that gives an array."""
-    try:
-        return parse_template(text).expression is not None
-    except SpecError:
-        return False
+    return _PARAMETER.fullmatch(text) is not None
 
 
 def json_schema() -> Schema:

@@ -64,7 +64,7 @@ from pallasc.specs.gpus import MODELS, Target, target_suggestion
 from pallasc.specs.loading.lock import DIGEST, quoted
 from pallasc.specs.loading.schema import table_of
 from pallasc.specs.loading.yaml_text import check_merged, decoded, parse_document, reads_as_text
-from pallasc.specs.spec import Point, Spec, labels
+from pallasc.specs.spec import Point, Spec
 from pallasc.specs.spelling import show, suggestion, values_text
 from pallasc.specs.tuning import (
     Measured,
@@ -284,7 +284,7 @@ class _TunedPoint(NamedTuple):
 
 
 def _tuned_point(tune: Tune, point: Point) -> _TunedPoint:
-    own = dict(labels(point))
+    own = {name: choice.label for name, choice in point.items()}
     key = tuple(own[name] for name in tune.by)
     bucket = bucket_key(key, tune.by, tune.buckets)
     use = {name: own[name] for name in tune.over}

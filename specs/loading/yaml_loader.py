@@ -133,15 +133,11 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     return specs
 
 
-def _models(
-    declared: Mapping[str, Mapping[str, str | int | float]], at: Place
-) -> dict[str, Target]:
+def _models(declared: Mapping[str, Mapping[str, Any]], at: Place) -> dict[str, Target]:
     models: dict[str, Target] = {}
     for name, fields in declared.items():
-        figures = {key: value for key, value in fields.items() if key not in ("arch", "like")}
-        base = {key: str(fields[key]) for key in ("arch", "like") if key in fields}
         with at.child(name).blamed():
-            models[name] = make_model(name, figures, **base, known=models)
+            models[name] = make_model(name, fields, models)
     return models
 
 
@@ -399,9 +395,7 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
         ("pad", pad, buckets),
         ("default", fields.get("default", ()), over),
     ):
-        for name in names:
-            if name not in known:
-                raise at.child(key).unknown("parameter", name, known)
+        at.child(key).check_known("parameter", names, known)
     for name in buckets:
         for value in given[name]:
             if type(value) is not int or value < 0:
@@ -490,6 +484,4 @@ def _check_shardings(values: Mapping[str, Any], at: Place) -> None:
         ("explicit", "axis name", values.get("explicit", ()), mesh),
         ("shardings", "axis name", names, mesh),
     ):
-        for name in used:
-            if name not in known:
-                raise at.child(key).unknown(what, name, known)
+        at.child(key).check_known(what, used, known)

@@ -57,19 +57,19 @@ def test_an_architecture_alone_means_its_default_model() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_target_is_refused_with_the_right_name(name: str, hint: str) -> None:
-    mine = {"h100-half": make_model("h100-half", {"sm_count": 60}, like="h100-sxm")}
+    mine = {"h100-half": make_model("h100-half", {"sm_count": 60, "like": "h100-sxm"})}
     with pytest.raises(SpecError) as caught:
         resolve_target(name, mine)
     assert str(caught.value) == f"unknown target {name!r}.\n  Did you mean {hint}?"
 
 
 def test_a_users_model_takes_what_it_does_not_say_from_another() -> None:
-    model = make_model("my-h20", {"sm_count": 78}, arch="sm_90a", like="h200")
+    model = make_model("my-h20", {"sm_count": 78, "arch": "sm_90a", "like": "h200"})
     assert model == replace(
         MODELS["h200"], name="my-h20", sm_count=78, description="my-h20", arch="sm_90a"
     )
     assert resolve_target("my-h20", {"my-h20": model}) is model
-    second = make_model("second", {"l2_bytes": 1}, like="my-h20", known={"my-h20": model})
+    second = make_model("second", {"l2_bytes": 1, "like": "my-h20"}, {"my-h20": model})
     assert (second.sm_count, second.l2_bytes, second.arch) == (78, 1, "sm_90a")
 
 
