@@ -1,7 +1,7 @@
 """The launch plan: all data needed to run a compiled function.
 
-A plan is an ordered list of steps over numbered buffers. Offsets and sizes are in bytes. It does
-not depend on JAX or XLA.
+A plan is an ordered list of steps over numbered buffers. Offsets and sizes are in bytes. A plan
+does not depend on JAX or XLA.
 
 Its JSON form, schema 1, is an object with the fields of `LaunchPlan`. Nested records are objects
 with their fields; steps and parameters also have a `kind`. Some fields are omitted:
@@ -47,7 +47,7 @@ MULTICAST = -1
 
 
 def _written(default: Any) -> Any:
-    """Return a default that JSON contains, although others are omitted."""
+    """Return a field's default value that is written to JSON, where other defaults are omitted."""
     return field(default_factory=lambda: default)
 
 
@@ -92,7 +92,7 @@ class Binding(StrictStruct, frozen=True, omit_defaults=True):
         """Size on the device in bytes.
 
         Raises:
-            CorruptError: its dtype is unknown.
+            CorruptError: the dtype is unknown.
         """
         try:
             bits = parse_dtype(self.dtype).bits
@@ -102,7 +102,7 @@ class Binding(StrictStruct, frozen=True, omit_defaults=True):
 
 
 class Access(NamedTuple):
-    """Bytes of a buffer that a step uses; `writes` is None if only the kernel knows."""
+    """Bytes of a buffer that a step uses; `writes` is None if this depends on the kernel's code."""
 
     buffer: int
     offset: int
@@ -323,7 +323,7 @@ class Launch(_Tagged, frozen=True, omit_defaults=True):
         """Check that the grid divides into clusters.
 
         Raises:
-            CorruptError: it does not.
+            CorruptError: the grid does not divide into clusters.
         """
         if self.cluster and any(n % k for n, k in zip(self.grid, self.cluster, strict=True)):
             shape = "×".join(map(str, self.cluster))
@@ -499,7 +499,7 @@ ELEMENT_BYTES = {
     "uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8, "float16": 2,
     "float32": 4, "float64": 8, "bfloat16": 2,
 }  # fmt: skip
-"""Sizes of element types, by the driver's names, in the order of their values there."""
+"""Sizes of element types in bytes, by the driver's names, in the order of the driver's values."""
 
 # Values of the driver's enumerations `CUtensorMap…`.
 DTYPES = {name: number for number, name in enumerate(ELEMENT_BYTES)}

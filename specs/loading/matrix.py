@@ -2,14 +2,13 @@
 
 `Filling` fills a point's parameters into a spec.
 
-A spec's points are all combinations of a row of its `$file` with values of its matrix. Such rows
-are a list, or the values of a mapping; `$key` is a row's key in that mapping, a number if it is
-written as a whole number, and `$value` is the row itself. The content of a file is data: nothing in
-it is a template, and none of its keys begins with `$`.
+A spec's points are all combinations of a row of its `$file` with values of its matrix. The rows of
+a file are a list, or the values of a mapping. In `select`, `$key` is a row's key in that mapping, a
+number if it is written as a whole number, and `$value` is the row itself. The content of a file is
+data: nothing in it is a template, and none of its keys begins with `$`.
 
 `exclude` removes some of these points; then `include` adds points at the end. The number of points
-is checked before any spec is expanded. Counting only adds and multiplies lengths, so it takes no
-longer than reading the specs.
+is checked before any spec is expanded. Counting only adds and multiplies lengths, so it is fast.
 """
 
 from __future__ import annotations
@@ -195,7 +194,7 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
 
 
 _Known = Mapping[str, Mapping[str, Choice]]
-"""Values by parameter and key; values with a `$name` also by their name."""
+"""The values of each parameter by their key; a value with a `$name` also by that name."""
 
 
 def _known_choices(
@@ -452,7 +451,7 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
     """Return the arguments of a check, None if it has none.
 
     Raises:
-        SpecError: they do not match the kernel's arguments.
+        SpecError: the arguments do not match the kernel's.
     """
     if own is None:
         return None
@@ -467,7 +466,7 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
 
 
 class _Entry(NamedTuple):
-    """A row in a file: its place, its key, its content."""
+    """A row of a file: its place, its key, and its content."""
 
     at: Place
     key: Value
@@ -488,9 +487,9 @@ def read_rows(
 
     Args:
         table: the value of `$file`.
-        at: its place.
+        at: the place of `$file`.
         base_dir: the spec's folder.
-        documents: files that were already read, by path; this one is added.
+        documents: files that were already read, by path; the file is added.
 
     Raises:
         SpecError: the file is missing or malformed, or lacks the requested data.
