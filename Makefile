@@ -35,7 +35,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 15
 
 demo: export PALLASC_CACHE_DIR = build/demo-store
-demo: $(VENV)/installed ## build JAX's own kernels from YAML and show what came out
+demo: $(VENV)/installed ## build JAX's own kernels from YAML and show the results
 	$(BIN)/pallasc build $(DEMO_SPEC)
 	$(BIN)/pallasc inspect $(DEMO_SPEC) -k "name=jax_hopper_matmul and m=1024" --plan
 	$(BIN)/pallasc inspect $(DEMO_SPEC) --resources
@@ -49,7 +49,7 @@ test-oldest: ## run the tests with the oldest version of each dependency that py
 
 check: lint types docs-check test ## run everything that must pass: lint, types, docs, tests
 
-lint: $(VENV)/installed-dev ## look for mistakes and wrong formatting
+lint: $(VENV)/installed-dev ## find mistakes and wrong formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
@@ -65,7 +65,7 @@ docs-check: $(VENV)/installed-dev
 site: $(VENV)/installed-dev ## build docs/ as a site in build/site/html; nothing is fetched
 	@$(BIN)/python -P docs/site/build.py --pictures
 
-coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, write what came out
+coverage: $(VENV)/installed-dev ## compile kernels for every entry of Pallas and record the results
 	@$(BIN)/python -P tests/coverage/run.py --write
 	@$(BIN)/python -P docs/generate.py --write
 

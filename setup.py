@@ -176,7 +176,7 @@ class BuildLibrary(build_ext):
                 Path(self.get_ext_fullpath(one.name)).unlink(missing_ok=True)
         super().run()
         if LIBRARIES and not Path(self.get_ext_fullpath(LIBRARY)).is_file():
-            print(_sentence("the compiler fails, as is said above"), file=sys.stderr)
+            print(_sentence("the compiler failed, see its messages above"), file=sys.stderr)
             LIBRARIES.clear()
 
     def build_extension(self, ext: Extension) -> None:

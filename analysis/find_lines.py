@@ -90,7 +90,7 @@ def obtain_source_lines(
     found: Iterator[Found] = iter(())
     if missing:
         noun = "variant" if len(missing) == 1 else "variants"
-        say(f"compiling {len(missing)} {noun} once more, for the lines of the source")
+        say(f"compiling {len(missing)} {noun} again to find the source lines")
         jobs = jobs or find_capacity().jobs(len(missing))
         with prepare() as setup:
             found = iter(find_source_lines(missing, setup, store, jobs=jobs, timeout_s=timeout_s))

@@ -133,7 +133,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(cubin: bytes) -> list[_Piece]:
-    """Return the kernels of a cubin; none if it has to be disassembled separately."""
+    """Return the kernels of a cubin, [] if the cubin has to be disassembled separately."""
     elf = parse_elf(cubin)
     if any(s.size and s.name.startswith((".rela.text.", ".rel.text.")) for s in elf.sections):
         return []

@@ -196,8 +196,8 @@ _CLASS_OF: Mapping[str, Class] = MappingProxyType(
 def classify(instruction: Instruction) -> Class:
     """Return the class of an instruction, "other" for an unknown mnemonic.
 
-    An instruction of the uniform datapath is always `uniform`: it runs once per warp, in parallel
-    with the others.
+    Every instruction of the uniform datapath has the class `uniform`: it runs once per warp, in
+    parallel with other instructions.
     """
     mnemonic = instruction.mnemonic
     known = _CLASS_OF.get(mnemonic)

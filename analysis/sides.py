@@ -107,7 +107,7 @@ def subject_of(
 
 
 def built_side(name: str, results: Iterable[VariantResult], notes: Iterable[str] = ()) -> Side:
-    """Return a build's variants as a side, without failed ones, but with those over budget."""
+    """Return a build's variants, including those over budget but not failed ones, as a side."""
     subjects = [
         subject_of(
             result.artifact,
@@ -266,7 +266,7 @@ def checked_out(path: str, revision: str) -> Iterator[CheckedOut]:
         if not repository.write_commit(commit, top):
             raise ToolError(
                 f"git cannot write the files of {revision} into {folder}.",
-                hint="Look at what git says: git checkout-index needs space and all objects.",
+                hint="Read git's message; git checkout-index needs disk space and all objects.",
             )
         name = _name(path, repository)
         if not (top / name).exists():

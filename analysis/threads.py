@@ -193,7 +193,7 @@ class Walk:
         return 0, _UNKNOWN
 
     def _run(self, place: int, lanes: Array) -> Array | int:
-        """Run lanes up to a branch or the target of a branch; return the steps where they go on."""
+        """Run lanes up to a branch or the target of a branch; return the step of each lane."""
         while True:
             self._left -= max(lanes.size, _STEP_LANES)
             if self._left < 0:

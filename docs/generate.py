@@ -1,7 +1,7 @@
 """Write the stale generated pages of docs/ again, and fail if there were any.
 
-`--check` writes nothing. `--write` does not fail. The others also fail if the results recorded in
-tests/coverage are not for its current kernels.
+`--check` writes nothing. `--write` does not fail. Without `--write`, the command also fails if the
+results recorded in tests/coverage do not match the kernels there.
 
 * `cli.md`: the help of every command, and the exit codes with their errors
 * `json.md`, `json.schema.json`: the fields of `--json`, from `json.yaml`

@@ -93,7 +93,7 @@ class Place(NamedTuple):
         """Check keys of this mapping.
 
         Raises:
-            SpecError: one is unknown.
+            SpecError: a key is unknown.
         """
         for word in words:
             if word not in known:
@@ -213,7 +213,7 @@ def filled(kind: Kind) -> Kind:
 
 
 def list_of(item: Kind, what: str, minimum: int = 1, *, repeats: bool = False) -> Kind:
-    """Return the kind of lists with items of one kind, read as tuples."""
+    """Return the kind of lists of `item`, read as tuples; duplicates need `repeats`."""
 
     def read(value: Any, at: Place) -> tuple[Any, ...]:
         if not isinstance(value, list):

@@ -141,7 +141,7 @@ def _read(file: str, shown: str, mtime_ns: int, size: int) -> ProjectTable | Non
 
     Raises:
         OSError: the file cannot be read.
-        SpecError: it is not TOML.
+        SpecError: the file is not TOML.
     """
     data = Path(file).read_bytes()
     if b"pallasc" not in data:
@@ -181,7 +181,7 @@ def cache_salt(environ: Mapping[str, str], folder: str | Path = ".") -> str:
     """Return the salt of keys: from the environment, else from the project, else "".
 
     Raises:
-        SpecError: it is not a short printable line, or `pyproject.toml` has another mistake.
+        SpecError: the salt is not a short printable line, or `pyproject.toml` has another mistake.
     """
     if value := environ.get(SALT, ""):
         if re.fullmatch(_SALT_PATTERN, value) is None:

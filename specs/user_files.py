@@ -1,6 +1,6 @@
 """Reads user files (regular ones of bounded size), replaces them in one step, or executes them.
 
-A folder is replaced as a whole, unless somebody has edited it. The file `MARKER` in it lists all
+A folder is replaced as a whole, unless somebody has edited it. A file in it, `MARKER`, lists all
 other files with their SHA-256. A folder with an unlisted or changed file contains somebody's work
 and is not replaced. The new folder is complete before it replaces the old one.
 

@@ -6,7 +6,7 @@ it becomes the leader. Points that are known to be slower are dropped. Points th
 leader are dropped if other points wait for a place in a round. The leader is at most `within`
 slower than any dropped point, since only a faster point replaces the leader.
 
-The test uses only one sign per round: whether the ratio of the two points' times is above a limit.
+Only a sign counts from each round: whether the ratio of the two points' times is above a limit.
 The times of one round are measured close together, so a drift of clocks or temperature affects both
 times and does not change the sign. A single disturbed time counts no more than any other.
 
@@ -16,12 +16,13 @@ averaged over all probabilities from a half to one, relative to their likelihood
 
     e(n, s) = sum of binomial(n + 1, k) for k from 0 to s, over (n + 1) * binomial(n, s)
 
-if the ratio was above it in s of n rounds. Under the null hypothesis, e is a supermartingale that
-starts at 1, so the probability that it ever reaches 1 / alpha is at most alpha. Sources: J. Ville,
-Étude critique de la notion de collectif, 1939 (the inequality); H. Robbins, Statistical methods
-related to the law of the iterated logarithm, Annals of Mathematical Statistics 41, 1970 (the
-mixture); A. Ramdas, P. Grünwald, V. Vovk and G. Shafer, Game-theoretic statistics and safe
-anytime-valid inference, Statistical Science 38, 2023 (the name, e-process).
+where n is the number of rounds, and s the number of rounds whose ratio was above the limit. Under
+the null hypothesis, e is a supermartingale that starts at 1, so the probability that e ever reaches
+1 / alpha is at most alpha. Sources: J. Ville, Étude critique de la notion de collectif, 1939 (the
+inequality); H. Robbins, Statistical methods related to the law of the iterated logarithm, Annals of
+Mathematical Statistics 41, 1970 (the mixture); A. Ramdas, P. Grünwald, V. Vovk and G. Shafer,
+Game-theoretic statistics and safe anytime-valid inference, Statistical Science 38, 2023 (the name,
+e-process).
 
 A contest of n points makes two claims about each point except the best one. All claims are correct
 with a probability of at least 1 - alpha if each requires e >= 2 (n - 1) / alpha (Bonferroni).
@@ -187,7 +188,7 @@ def find_leader(contest: Contest, measured: Sequence[str]) -> str | None:
     """Return the point that others are compared with, None before the first round.
 
     The leader is the point that the last dropped point was compared with. If no point was dropped,
-    or that point has failed, the leader is the point with the lowest median in its first rounds.
+    or that point has failed, the leader has the lowest median time in its own first rounds.
     """
     if contest.leaders and contest.leaders[-1] in measured:
         return contest.leaders[-1]

@@ -78,7 +78,7 @@ class Match:
 
     @property
     def subject(self) -> tuple[str, tuple[Scalar, ...], dict[str, Scalar]]:
-        """The first fields of the records of its results."""
+        """The first fields of each record in the results of its contest."""
         return self.kernel, self.key, self.at
 
 
@@ -255,7 +255,7 @@ class Points:
         """Launch a point unless it is ready; with `judge`, check its outputs.
 
         Raises:
-            PointError: it cannot be launched, or its outputs are wrong.
+            PointError: the point cannot be launched, or its outputs are wrong.
             DeviceError: the GPU cannot be used.
         """
         while name not in self.ready:
@@ -273,7 +273,7 @@ class Points:
         """Measure how long a launch of a ready point takes, in microseconds.
 
         Raises:
-            PointError: it failed, or took too long.
+            PointError: the launch failed, or took too long.
         """
         process = self.ready[name] = self.ready.pop(name)
         message = {"op": "time", "repeats": self._setup.repeats, "cold": self._setup.cold}

@@ -1,11 +1,11 @@
 """Choose the rows of a tuning table from results, with as few configurations as possible.
 
-For every key, at least one chosen configuration must be within the limit, a percentage by which it
-may be slower than the key's best configuration.
+For every key, at least one chosen configuration must be within the limit: at most a given
+percentage slower than the best configuration for the key.
 
 Several files may have results of different keys. A key of `tune.by` may have several contests, one
-for each combination of the matrix parameters that are not in `by`. A configuration is within the
-limit if it is so in all contests of the key.
+for each combination of the matrix parameters that are not in `by`. A configuration must be within
+the limit in all contests of the key.
 
 If the spec has buckets, keys are rounded to the key that names their bucket. A bucket has one row,
 under that key. The row's configuration is within the limit for that key, and for as many measured
@@ -380,7 +380,7 @@ def _add_rows(picked: Picked, tune: Tune) -> None:
 
 
 def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
-    """Return the configuration of a bucket, chosen among those that its naming key may use.
+    """Return the configuration of a bucket's row, which the key that names the bucket can use.
 
     It is the one within the limit for the most keys; of several, the one with the least loss.
     """

@@ -137,7 +137,7 @@ class PointProcess:
         """Kill the process and its whole session; repeated calls do nothing.
 
         Raises:
-            DeviceError: it does not end.
+            DeviceError: the process does not end.
         """
         if self._socket.fileno() < 0:
             return

@@ -253,7 +253,7 @@ class Artifact:
 
     @property
     def source_lines(self) -> "SourceLines | None":
-        """The source lines in its bundle, None if there are none.
+        """The source lines in the artifact's bundle, None if there are none.
 
         Raises:
             CorruptError: the source lines are damaged.

@@ -47,7 +47,7 @@ _KPARAM_INFO_V2 = 0x45
 _NUM_BARRIERS = 0x4C
 _FMT_SVAL = 4  # 16 bits after it: length of a payload; else a value
 
-_LONGEST_VERSION = 7  # the driver API's version number has no room for a longer text
+_LONGEST_VERSION = 7  # longer text does not fit into the driver API's version number
 _TOOL_NOTES = ".note.nv.tkinfo"
 _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 
@@ -211,7 +211,7 @@ def parse_cubin(data: bytes) -> Cubin:
     """Parse a cubin.
 
     Raises:
-        CorruptError: it is not a cubin, or contains wrong lengths or offsets.
+        CorruptError: `data` is not a cubin, or contains wrong lengths or offsets.
     """
     elf = _parse(data)
     # CUDA 12.8 moved the SM number within e_flags and incremented the ABI version.
@@ -232,7 +232,7 @@ def tools_of(data: bytes) -> tuple[Tool, ...]:
     """Return the tools that made a cubin, the last one first.
 
     Raises:
-        CorruptError: it is not a cubin, or contains wrong lengths or offsets.
+        CorruptError: `data` is not a cubin, or contains wrong lengths or offsets.
     """
     return _tools(_parse(data))
 

@@ -80,7 +80,7 @@ def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
 
     Raises:
         CorruptError: the artifact is damaged.
-        UnsupportedError: it runs on several devices, or exceeds a limit of the format.
+        UnsupportedError: the plan runs on several devices, or exceeds a limit of the format.
     """
     try:
         return _Writer(artifact, name, inside=inside).write()

@@ -1,7 +1,7 @@
 """Add two arrays element by element, on any architecture.
 
-This is the smallest complete kernel: it loads from global memory into registers and stores
-back, without shared memory or features of Hopper.
+This is the smallest complete kernel: it loads from global memory and stores from registers,
+without shared memory or features of Hopper.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 * `dequant_matmul`: the weights are copied to shared memory as bytes, half the traffic of 16-bit
   weights. Every pipeline step widens a tile of weights in registers and writes it to a second
   shared buffer, from which wgmma reads it. The scales multiply the float32 accumulator at the end:
-  this takes one multiplication per output instead of one per weight, and rounds nothing before.
+  this takes one multiplication per output instead of one per weight, and avoids earlier rounding.
 """
 
 from __future__ import annotations

@@ -169,9 +169,9 @@ def program(
 def declare(*, entry: str | Callable[..., Any], **fields: Unpack[KernelFields]) -> None:
     """Declare a function in another file as a kernel.
 
-    A kernel declared this way does not depend on the declaring file. Adding or renaming a variant
-    there compiles only that variant, and all others are found in the store; an edit to a file with
-    `@kernel` causes all of its variants to be lowered again.
+    A kernel declared this way does not depend on the declaring file. If a variant is added or
+    renamed there, a build compiles only that variant, and finds all others in the store. After an
+    edit of a file with `@kernel`, a build lowers all variants of the file again.
 
     Args:
         entry: the function, or its entry point: `"kernels.py:matmul"`.
