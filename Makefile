@@ -22,8 +22,8 @@ define install
 @$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' \
 	$(if $(OLDEST),-c $(VENV)/oldest.txt) >$(VENV)/pip.log 2>&1 || { \
 	tail -n 15 $(VENV)/pip.log >&2; \
-	echo "make: pip could not install pallasc[$(1)] into $(VENV); the lines above say why," \
-		"$(VENV)/pip.log has them all. Check the network or the package index, then run make again." >&2; \
+	echo "make: pip could not install pallasc[$(1)] into $(VENV); its last lines are above," \
+		"all are in $(VENV)/pip.log. Check the network or the package index, then run make again." >&2; \
 	exit 1; }
 endef
 

@@ -3,9 +3,9 @@
 If a C compiler is available, this builds the library `libpallasc.so` and the extension `_native`,
 with which the runtime launches kernels; the wheel is then for this platform and every Python 3.
 Without a compiler, or with PALLASC_NATIVE=0, everything else is installed, and kernels are launched
-from Python. The extension uses the stable ABI of Python 3.11. A free-threaded Python cannot load
-such an extension. It has an extension only if it built pallasc itself, not in a wheel that another
-Python built.
+from Python. The extension uses the stable ABI of Python 3.11, which a free-threaded Python cannot
+load. Such a Python has an extension only if it builds pallasc itself; in a wheel that another
+Python built, it has none.
 
 An editable install that builds no library removes a library from an earlier install. Builds in the
 same folder wait for each other, so environments for several Pythons can be created at the same

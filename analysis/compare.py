@@ -257,7 +257,7 @@ def _values(subjects: Iterable[Subject]) -> dict[str, set[str]]:
 
 
 def _keyed(subjects: Iterable[Subject], ignored: set[str]) -> dict[str, Subject]:
-    """Map variants by their parameters except ignored ones, or by id if these are not unique."""
+    """Map variants by their parts except ignored ones, or by id if several share these parts."""
     keyed: dict[str, list[Subject]] = {}
     for subject in subjects:
         parts = sorted(part for part in _parts(subject).items() if part[0] not in ignored)

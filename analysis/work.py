@@ -2,8 +2,8 @@
 
 The executions of the instructions are counted by following the threads through the PTX
 (`threads.py`). Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction descriptor of
-`tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to 28). Boxes are
-in the plan's tensor maps.
+`tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to 28). The plan's
+tensor maps have the boxes that TMA copies.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A `Kind` defines both the values that a loader accepts and their JSON schema, so that editors and
 the loader agree. The YAML and Python loaders share these definitions. msgspec checks scalars and
-describes them; lists, mappings, and trees are walked here, because errors need positions. The kinds
-of entry points, data, and parameters are at the end.
+generates their schema. This module checks lists, mappings, and trees, because errors need
+positions. The kinds of entry points, data, and parameters are at the end.
 """
 
 from __future__ import annotations

@@ -105,11 +105,11 @@ class Tuning:
     Attributes:
         by, buckets, pad: as in `Tune`.
         over: the tuned parameters.
-        is_default: True if it is used when no row fits.
-        rows: the rows that choose it, in table order; its own parameters are their `use`.
-        rank: its position among the points of its key, from 1, estimated without a GPU; 0 in
-            bundles that are not jobs for `pallasc tune run`.
-        sharing: number of variants that its row chooses; 0 in bundles.
+        is_default: True if the variant is used when no row fits.
+        rows: the rows that choose the variant, in table order; their `use` is in its parameters.
+        rank: the variant's position among the points of its key, from 1, estimated without a GPU; 0
+            in bundles that are not jobs for `pallasc tune run`.
+        sharing: number of variants that the variant's row chooses; 0 in bundles.
         table: all rows of the kernel, including those for other models; empty in bundles.
         default: as in `Tune`; None in bundles.
     """

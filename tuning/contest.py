@@ -123,7 +123,7 @@ class Rules:
     """The rules for ending a contest.
 
     Attributes:
-        within: points are tied if the leader is slower by at most this part: 0.01 for 1 percent.
+        within: points are tied if the leader is slower by at most this fraction (0.01: 1 percent).
         rounds: after this many rounds, the median of ratios decides between two points.
         seconds: time limit for the measurements of a contest.
         together: maximum number of points in a round.

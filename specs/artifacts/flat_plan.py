@@ -61,7 +61,7 @@ _ROWS = {
     "blobs": "<32s2Q2I",
     "data": "<B",
 }
-"""The tables in order, with the fields of an entry."""
+"""The tables in order, with the `struct` format of an entry."""
 
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
 _STEP_FIELDS = "target", "source", "width", "target_offset", "source_offset", "size", "value"

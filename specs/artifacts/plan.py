@@ -128,7 +128,7 @@ class Fill(_Tagged, frozen=True):
         return f"fill {self.size} bytes of {place_text(self.buffer, self.offset)} with {value}"
 
     def run(self, buffers: Sequence[memoryview]) -> None:
-        """Run the step on the host, in the bytes of all buffers."""
+        """Run the step on the host; `buffers` has the bytes of each buffer."""
         value = self.value.to_bytes(self.width, "little")
         buffers[self.buffer][self.offset :][: self.size] = value * (self.size // self.width)
 
@@ -159,7 +159,7 @@ class Copy(_Tagged, frozen=True):
         return f"copy {self.size} bytes of {source} to {target}"
 
     def run(self, buffers: Sequence[memoryview]) -> None:
-        """Run the step on the host, in the bytes of all buffers."""
+        """Run the step on the host; `buffers` has the bytes of each buffer."""
         data = bytes(buffers[self.source][self.source_offset :][: self.size])
         buffers[self.target][self.target_offset :][: self.size] = data
 
@@ -221,7 +221,7 @@ class Pointer(_Tagged, frozen=True, omit_defaults=True):
 
 
 class Bytes(_Tagged, frozen=True):
-    """A kernel parameter passed by value: `size` bytes, `data` overlaid with `tensor_maps`.
+    """A kernel parameter of `size` bytes, passed by value: `data` with `tensor_maps` over it.
 
     `data` is hexadecimal, or empty if the maps (offset, map; 128 bytes each) fill the parameter.
     """
@@ -278,9 +278,9 @@ Parameter = Pointer | Bytes | Peers
 class Launch(_Tagged, frozen=True, omit_defaults=True):
     """Launch `kernel` of the cubin with the digest `cubin`.
 
-    `grid` is in blocks, even with a cluster; `cluster` None means no cluster attribute; `pdl` sets
-    the attribute programmatic stream serialization. `origin` is "mosaic" or "xla". `peer_table` is
-    set if the kernel accesses other devices.
+    `grid` is in blocks, even with a cluster. If `cluster` is None, the launch has no cluster
+    attribute. `pdl` sets the attribute programmatic stream serialization. `origin` is "mosaic" or
+    "xla". `peer_table` is set if the kernel accesses other devices.
     """
 
     kernel: str

@@ -215,7 +215,7 @@ def _known_choices(
 
 
 def _excluded(spec: Spec, known: _Known, at: Place) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """Return the points that `exclude` drops: by parameter names, the tuples of value keys."""
+    """Return the excluded combinations of value keys, by the names of their parameters."""
     excluded: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for index, partial in enumerate(spec.exclude):
         names, place = tuple(sorted(partial)), at.child(index)
@@ -268,7 +268,7 @@ def _source_of(spec: Spec, name: str, at: Place) -> Place:
 
 
 def _check_expansion(specs: Iterable[Spec]) -> None:
-    """Check that specs do not expand to too many variants; excluded ones count."""
+    """Check that specs do not expand to too many variants, including excluded ones."""
     variants = 0
     for spec in specs:
         axes = math.prod(len(values) for values in spec.axes.values())
@@ -327,7 +327,7 @@ class Filling:
         return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
 
     def _own_args(self, small: Point) -> Any:
-        """Return the arguments that the check of a point names."""
+        """Return the arguments that the spec gives for the check of a point."""
         return self._fill(self._check_args, ("check", ARGS_KEY), self._array, contents(small))
 
     def _fill(self, tree: Any, path: PathParts, leaf: Leaf, params: Params) -> Any:
@@ -432,7 +432,7 @@ class Filling:
         }
 
     def _check(self, point: Point) -> dict[str, Any]:
-        """Return the fields in which the check of a point's variants differs from them."""
+        """Return the fields of a point's check variants that differ from its variants."""
         at, given = self._at.child("check"), self._small_values
         at.check_known("parameter", given, point)
         small = self._small(point)

@@ -325,7 +325,7 @@ class TunedPoints:
         usual = Tuning(
             tune.by, tuple(tune.over), tune.buckets, tune.pad, table=rows, default=tune.default
         )
-        if not self._is_alone(spec, tune):  # each of these specs has its own models
+        if not self._is_alone(spec, tune):  # each spec that shares these rows has its own models
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
         _check_rows(spec, tune, known, rows)

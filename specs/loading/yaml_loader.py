@@ -142,7 +142,7 @@ def _models(declared: Mapping[str, Mapping[str, Any]], at: Place) -> dict[str, T
 
 
 def _check_batch_names(specs: Sequence[Spec]) -> None:
-    """Check that `vmap` of each spec names a kernel of the same command.
+    """Check that `vmap` of each spec names one of the specs.
 
     Raises:
         SpecError: the kernel does not exist.
