@@ -24,7 +24,7 @@ For each entry, `tests/coverage` has kernels. They are compiled for each archite
 feature, and their PTX is executed and compared with a reference:"""
 
 _WRONG = """\
-JAX compiles these constructs into something else. For each of them, a build gives a
+JAX compiles these constructs into code that does something else. For each of them, a build gives a
 `CompiledWrongly` warning with your source line and the text of the last column."""
 
 _BOOLEANS = "loads and stores by indexing"

@@ -37,7 +37,7 @@ SHARED_BY = 2
 """Options that at least this many commands have are in the table of shared options."""
 
 _SHARED = """\
-Each command lists the shared options that it has, and describes all others. Each has `--help`."""
+Each command lists its shared options, and describes its other options. All have `--help`."""
 
 sys.path.insert(0, str(DOCS))
 
@@ -140,7 +140,7 @@ def _first_line(kind: type[PallascError]) -> str:
 def targets_page() -> str:
     """Return the GPU models."""
     text = (
-        "An architecture as a target stands for its model with a star. DEVICE is the name that "
+        "A target that is an architecture means its model with a star. DEVICE is the name that "
         "the driver reports. `pallasc targets --json` has all figures and names. A spec can add "
         "models (`docs/spec.md`).\n\n"
         "From sm_90a on, Mosaic GPU compiles only for accelerated architectures, whose code runs "

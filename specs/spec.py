@@ -132,7 +132,7 @@ Axes = str | tuple[str, ...] | None
 
 
 class Program(Struct, frozen=True):
-    """The part of a variant that only programs have: XLA compiles the whole function.
+    """The fields of a variant that is a program: a whole function that XLA compiles.
 
     Attributes:
         machine: the machine.

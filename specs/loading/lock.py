@@ -19,7 +19,7 @@ tuned:
     digest    = 64 lower-case hexadecimal digits
 
 * a variant's key is its id, such as `matmul[m=1024]@h100-sxm`
-* `action` is the action key, over the lowered module, the target, and the toolchain; `artifact` is
+* `action` is the action key, of the lowered module, the target, and the toolchain; `artifact` is
   the digest of the artifact's record, which names every blob by digest; `request` is the request
   key, which shows changes of the spec if the sources are not known
 * `resources` are the known numbers of `Resources` for the artifact: budget rules
