@@ -249,8 +249,8 @@ def checked_out(path: str, revision: str) -> Iterator[CheckedOut]:
         revision: any revision that git accepts.
 
     Raises:
-        SpecError: the spec is not in a repository, the revision does not exist, or it lacks the
-            spec.
+        SpecError: the spec is not in a repository, the revision does not exist, or the revision
+            lacks the spec.
         ToolError: git cannot write the files.
     """
     repository = _repository(path, revision)

@@ -121,7 +121,7 @@ def short_time(seconds: float) -> str:
 
 
 def listed(lines: Sequence[str], most: int) -> list[str]:
-    """Return the first few lines, and a line with the number of the others."""
+    """Return the first `most` lines, and a line with the number of the others."""
     more = len(lines) - most
     return [*lines[:most], *([f"and {more:,} more"] if more > 0 else [])]
 

@@ -83,7 +83,7 @@ class Match:
 
 
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
-    """Return the contests of a job on a GPU, sorted by kernel and key, small numbers first.
+    """Return the matches of a job on a GPU, sorted by kernel and key, small numbers first.
 
     If a point has variants for several models, the variant for this GPU's model is used, else the
     first one.

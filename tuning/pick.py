@@ -173,7 +173,7 @@ def pick(
     Args:
         files: the results; their order does not matter.
         kernels: tuned kernels of the specs by name.
-        percent: the limit.
+        percent: the limit, in percent.
         most: maximum number of configurations for a kernel, even if keys then exceed the limit.
 
     Raises:

@@ -347,7 +347,6 @@ def parse_results(data: bytes, shown: str) -> Results:
 
 
 def _first(line: bytes, shown: str) -> Start:
-    """Return the start on the first line of a file."""
     try:
         start = msgspec.json.decode(line, type=Start)
     except msgspec.MsgspecError:

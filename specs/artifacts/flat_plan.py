@@ -111,8 +111,6 @@ class _Table:
 
 
 class _Writer:
-    """Writes one flat plan."""
-
     def __init__(self, artifact: Artifact, name: str, *, inside: bool) -> None:
         self._artifact = artifact
         self._plan = artifact.plan

@@ -94,8 +94,8 @@ def select(variants: Iterable[S], expression: str, *, noun: str = "variants") ->
 def retarget(specs: Iterable[Spec], names: Sequence[str]) -> list[Spec]:
     """Return the specs with their targets replaced; without names, nothing changes.
 
-    If several specs share a name, such as one for each architecture, a target goes to those that
-    declare its architecture, or to all if none does.
+    If several specs have the same name, such as one spec for each architecture, a target goes to
+    the specs that declare its architecture, or to all if none does.
 
     Raises:
         SpecError: a target does not exist.

@@ -306,7 +306,8 @@ def _files_in(folder: Path) -> list[Path]:
 def _declares_kernels(file: Path) -> bool:
     """Return True if a Python file declares kernels when it is imported.
 
-    A file with syntax errors counts if it mentions pallasc, to report its error.
+    If a file has syntax errors and mentions pallasc, the result is True, so that loading the file
+    reports the errors.
     """
     try:
         content = read_regular(str(file), most_bytes=_MOST_BYTES)

@@ -133,7 +133,7 @@ def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> D
     """Parse YAML text with at most `most_values` values; `file` is for messages only.
 
     Raises:
-        SpecError: as `read_document`.
+        SpecError: as for `read_document`.
     """
     import yaml
 

@@ -64,7 +64,6 @@ def find(op: str, key: str) -> Sequence[Prebuilt]:
 
 @functools.cache
 def _by_key() -> dict[tuple[str, str], list[Prebuilt]]:
-    """Return all kernels by op and key."""
     found: dict[tuple[str, str], list[Prebuilt]] = {}
     for name, kernel in kernels().items():
         op, passed, operands = _IMPORTED[name]
