@@ -17,7 +17,7 @@ STALE := $(shell test -x $(BIN)/python && test "$$(cat $(VENV)/made-in 2>/dev/nu
 
 comma := ,
 
-# $(call install,EXTRAS): install this folder with these extras; print pip's output only on failure.
+# $(call install,EXTRAS): install this folder with these extras, saying nothing unless it fails.
 define install
 @$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' \
 	$(if $(OLDEST),-c $(VENV)/oldest.txt) >$(VENV)/pip.log 2>&1 || { \
