@@ -266,7 +266,7 @@ def checked_out(path: str, revision: str) -> Iterator[CheckedOut]:
         if not repository.write_commit(commit, top):
             raise ToolError(
                 f"git cannot write the files of {revision} into {folder}.",
-                hint="Check that the disk has space, and that the clone has all objects of the commit.",
+                hint="Check that the disk has space and the clone has all objects of the commit.",
             )
         name = _name(path, repository)
         if not (top / name).exists():
