@@ -1,5 +1,5 @@
-# PYTEST_ARGS replaces the argument that spreads tests over the cores.
-# PYTHON is the interpreter at hand; CUDA chooses JAX's plugin and the assembler, 13 or 12.
+# PYTHON is the interpreter for the environment. CUDA, 13 or 12, selects JAX's plugin and the
+# assembler. PYTEST_ARGS replaces the options that distribute the tests over the cores.
 PYTHON ?= python3
 CUDA ?= 13
 PYTEST_ARGS ?= -n auto --dist loadfile
@@ -11,7 +11,7 @@ TAG := $(shell $(PYTHON) -c 'import sys; sys.stdout.write("%d.%d" % sys.version_
 VENV := .venv-$(TAG)$(if $(filter-out 13,$(CUDA)),-cuda$(CUDA))$(if $(OLDEST),-oldest)
 BIN := $(VENV)/bin
 
-# An environment whose folder was moved, or whose interpreter is gone, is made again.
+# An environment is made again if its folder was moved, or if its interpreter no longer runs.
 STALE := $(shell test -x $(BIN)/python && test "$$(cat $(VENV)/made-in 2>/dev/null)" = "$$(pwd -P)" \
 	|| echo remake)
 
@@ -23,8 +23,8 @@ define install
 @$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e '.[$(1)]' \
 	$(if $(OLDEST),-c $(VENV)/oldest.txt) >$(VENV)/pip.log 2>&1 || { \
 	tail -n 15 $(VENV)/pip.log >&2; \
-	echo "make: pip could not install pallasc[$(1)] into $(VENV); the lines above say why," \
-		"$(VENV)/pip.log has them all. Check the network or the package index, then run make again." >&2; \
+	echo "make: pip could not install pallasc[$(1)] into $(VENV); its last lines are above," \
+		"all are in $(VENV)/pip.log. Check the network or the package index, then run make again." >&2; \
 	exit 1; }
 endef
 
@@ -36,7 +36,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 15
 
 demo: export PALLASC_CACHE_DIR = build/demo-store
-demo: $(VENV)/installed ## build JAX's own kernels from YAML and show what came out
+demo: $(VENV)/installed ## build JAX's own kernels from YAML and show the results
 	$(BIN)/pallasc build $(DEMO_SPEC)
 	$(BIN)/pallasc inspect $(DEMO_SPEC) -k "name=jax_hopper_matmul and m=1024" --plan
 	$(BIN)/pallasc inspect $(DEMO_SPEC) --resources
@@ -50,7 +50,7 @@ test-oldest: ## run the tests with the oldest version of each dependency that py
 
 check: lint types docs-check test ## run everything that must pass: lint, types, docs, tests
 
-lint: $(VENV)/installed-dev ## look for mistakes and wrong formatting
+lint: $(VENV)/installed-dev ## find mistakes and wrong formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
@@ -66,7 +66,7 @@ docs-check: $(VENV)/installed-dev
 site: $(VENV)/installed-dev ## build docs/ as a site in build/site/html; nothing is fetched
 	@$(BIN)/python -P docs/site/build.py --pictures
 
-coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, write what came out
+coverage: $(VENV)/installed-dev ## compile kernels for every entry of Pallas and record the results
 	@$(BIN)/python -P tests/coverage/run.py --write
 	@$(BIN)/python -P docs/generate.py --write
 
@@ -74,7 +74,7 @@ bench: $(VENV)/installed-dev ## run the benchmarks, or some (BENCHMARKS="remote 
 	@for name in $(BENCHMARKS); do echo "bench/$$name.py"; \
 		PYTHONPATH=bench $(BIN)/python -P "bench/$$name.py" --check $(BENCH_ARGS) || exit 1; done
 
-# The wheel's C is compiled by zig, which brings the symbols of an old glibc along.
+# zig compiles the C code, because it can link for an old glibc.
 MACHINE := $(shell uname -m)
 wheel: $(VENV)/installed-dev ## make the wheel for Linux with glibc 2.17 or newer, and any Python
 	@CC="$(CURDIR)/$(BIN)/python -m ziglang cc -target $(MACHINE)-linux-gnu.2.17" \

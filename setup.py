@@ -1,14 +1,15 @@
 """Build steps that pyproject.toml cannot express: an empty build folder, and the C sources.
 
 If a C compiler is available, this builds the library `libpallasc.so` and the extension `_native`,
-which the runtime launches with; the wheel is then for this platform and every Python 3. Without a
-compiler, or with PALLASC_NATIVE=0, everything else is installed, and kernels are launched from
-Python. The extension uses the stable ABI of Python 3.11. A free-threaded Python cannot load that:
-it gets an extension only if it compiles one itself, and goes without in a wheel built by another
-Python.
+with which the runtime launches kernels; the wheel is then for this platform and every Python 3.
+Without a compiler, or with PALLASC_NATIVE=0, everything else is installed, and kernels are launched
+from Python. The extension uses the stable ABI of Python 3.11, which a free-threaded Python cannot
+load. Such a Python has an extension only if it builds pallasc itself; in a wheel that another
+Python built, it has none.
 
-An editable install that builds no library removes one that was built earlier. Builds in the same
-folder wait for each other, so environments for several Pythons can be created at the same time.
+An editable install that builds no library removes a library from an earlier install. Builds in the
+same folder wait for each other, so environments for several Pythons can be created at the same
+time.
 
 CC, CFLAGS and LDFLAGS are honored. `CC="python -m ziglang cc -target x86_64-linux-gnu.2.17"` with
 the build option `--plat-name=manylinux_2_17_x86_64` builds a wheel for glibc 2.17 or newer.
@@ -44,7 +45,7 @@ COMMANDS = (
     *("CC", "CFLAGS", "LDFLAGS"),
     *("CXX", "CPP", "CPPFLAGS", "LDSHARED", "LDCXXSHARED", "AR", "ARFLAGS"),
 )
-"""Variables parsed as shell words: those honored here, then others that setuptools reads."""
+"""Variables parsed as shell words: first those used here, then others that setuptools reads."""
 
 
 def compiler() -> list[str]:
@@ -103,7 +104,7 @@ def library() -> Extension:
 
 
 def _digest(names: Iterable[str]) -> str:
-    """Return the digest of sources, computed as the loaders of the library and the extension do."""
+    """Return the digest of sources, as the loaders of the library and the extension compute it."""
     digest = hashlib.sha256()
     for path in [HERE / NATIVE / name for name in sorted(names)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -143,7 +144,7 @@ def _remove_built() -> None:
 
 
 class BuildAfresh(build_py):
-    """Remove `build/lib` first, or setuptools would ship files that have since been deleted."""
+    """Removes `build/lib` first; otherwise, setuptools would ship files that were deleted since."""
 
     def run(self) -> None:
         """Build into an empty folder; an editable install has no build folder to empty."""
@@ -157,9 +158,9 @@ class BuildAfresh(build_py):
 
 
 class BuildLibrary(build_ext):
-    """Build the library under its plain file name, without linking to Python.
+    """Builds the library under its plain file name, and links nothing to Python.
 
-    The extension is not linked to Python either: it uses the functions of the running process.
+    The extension uses the Python functions of the process that loads it.
     """
 
     def get_ext_filename(self, fullname: str) -> str:
@@ -175,11 +176,11 @@ class BuildLibrary(build_ext):
                 Path(self.get_ext_fullpath(one.name)).unlink(missing_ok=True)
         super().run()
         if LIBRARIES and not Path(self.get_ext_fullpath(LIBRARY)).is_file():
-            print(_sentence("the compiler fails, as is said above"), file=sys.stderr)
+            print(_sentence("the compiler failed, see its messages above"), file=sys.stderr)
             LIBRARIES.clear()
 
     def build_extension(self, ext: Extension) -> None:
-        """Build with the compiler found here, without the flags that Python was built with."""
+        """Build with the command of `compiler()`, without the flags of Python's own build."""
         before = self.compiler.compiler_so, self.compiler.linker_so
         self.compiler.compiler_so = [*compiler(), "-fPIC", *_flags("CFLAGS")]
         self.compiler.linker_so = [*compiler(), "-shared", *_flags("LDFLAGS")]
@@ -198,7 +199,7 @@ class BuildLibrary(build_ext):
 
 
 class Wheel(bdist_wheel):
-    """Tag a wheel that contains the library for this platform and every Python 3."""
+    """Tags a wheel that contains the library for this platform and every Python 3."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """Return the Python, ABI and platform tags."""
@@ -210,7 +211,7 @@ class Wheel(bdist_wheel):
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """Lock out other builds in this folder, which write the same files."""
+    """Wait for other builds in this folder, and lock them out: they write the same files."""
     with (HERE / "setup.py").open() as held:
         with contextlib.suppress(ImportError, OSError):  # systems and file systems without locks
             import fcntl

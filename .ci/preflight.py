@@ -1,6 +1,7 @@
-"""Say in one sentence why pallasc cannot work here, before anything is installed.
+"""Check that pallasc can work on this machine, before anything is installed.
 
-Runs on any Python from 2.7 on, so that an old one can say so too. Prints nothing when all is well.
+If it cannot, print the reason in one sentence. This file also runs on old Pythons, from 2.7 on, so
+that they can report that they are too old.
 """
 
 import platform
@@ -11,16 +12,16 @@ MACHINES = ("x86_64", "aarch64")
 
 
 def refusal(python, implementation, system, machine, libc, missing_module):
-    """Return the sentence that refuses these surroundings, or None where pallasc can work.
+    """Return the sentence that says why pallasc cannot work, or None if it can.
 
     Args:
         python: version as a tuple of integers.
         implementation: "CPython" or another.
-        system: name of the operating system, as `platform.system()` has it.
-        machine: name of the processor architecture, as `platform.machine()` has it.
-        libc: name of the C library; "glibc" on ordinary Linux systems.
-        missing_module: name of a standard module that a virtual environment needs and that is
-            not there, or None.
+        system: name of the operating system, as returned by `platform.system()`.
+        machine: name of the processor architecture, as returned by `platform.machine()`.
+        libc: name of the C library; "glibc" on most Linux systems.
+        missing_module: name of a missing standard module that a virtual environment needs, or
+            None.
     """
     found = ".".join(str(part) for part in python)
     if python[:2] < OLDEST_PYTHON:
@@ -53,7 +54,7 @@ def first_missing(modules):
 
 
 def main():
-    """Print the refusal, if there is one, and return the exit status."""
+    """Print the reason if pallasc cannot work, and return the exit status."""
     sentence = refusal(
         python=tuple(sys.version_info[:3]),
         implementation=platform.python_implementation(),

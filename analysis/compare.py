@@ -195,7 +195,7 @@ def compare(
         first: one side.
         second: the other side.
         depth: one of `DEPTHS`.
-        by_parameters: True if both are selections from one spec, as for `align`.
+        by_parameters: True if both are selections from one spec; see `align`.
         add_lines: adds source lines to a difference, at depth `lines` and beyond.
 
     Raises:
@@ -225,9 +225,9 @@ def compare(
 def align(first: Side, second: Side, *, by_parameters: bool = False) -> list[Pair]:
     """Return the pairs of two sides, in the order of the first side, then of the second.
 
-    Variants pair by id. A single variant on each side pairs regardless of its id. `by_parameters`
-    pairs two selections from one spec by kernel, target, and parameters, ignoring each of these
-    that has no value in both selections.
+    Variants with equal ids pair. If each side has only one variant, the two pair regardless of
+    their ids. With `by_parameters`, for two selections from one spec, variants pair if kernel,
+    target, and parameters are equal, ignoring those that have no common value on the two sides.
     """
     sides = [list(side.variants.values()) for side in (first, second)]
     if len(sides[0]) == len(sides[1]) == 1:
@@ -257,7 +257,7 @@ def _values(subjects: Iterable[Subject]) -> dict[str, set[str]]:
 
 
 def _keyed(subjects: Iterable[Subject], ignored: set[str]) -> dict[str, Subject]:
-    """Map variants by all but the ignored parameters, or by id if several would share a key."""
+    """Map variants by their parts except ignored ones, or by id if several share these parts."""
     keyed: dict[str, list[Subject]] = {}
     for subject in subjects:
         parts = sorted(part for part in _parts(subject).items() if part[0] not in ignored)
@@ -295,7 +295,7 @@ def changes(before: Resources, after: Resources) -> Iterator[Change]:
 
 
 def _plan(artifact: Artifact) -> str:
-    """Return a plan as text that identifies cubins and kernels by kernel order."""
+    """Return a plan as text in which the positions of kernels replace cubins and kernel names."""
     text = canonical_text(artifact.record["plan"])
     for number, kernel in enumerate(artifact.kernels):
         text = text.replace(kernel.cubin, f"cubin {number}").replace(
@@ -332,7 +332,7 @@ def _paired_kernels(
 
 
 def _deep(found: Iterable[Difference], level: int) -> Iterator[Difference]:
-    """Add the differences in code; the verdict `renamed` counts only at depth `raw`."""
+    """Add the differences in code; kernels that are only `renamed` differ only at depth `raw`."""
     remaining = iter(found)
     while batch := list(islice(remaining, _AT_ONCE)):
         cubins = {

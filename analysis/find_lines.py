@@ -48,7 +48,7 @@ _OTHER_TOOLCHAIN = (
 )
 
 Found = SourceLines | PallascError
-"""Source lines, or the error why there are none."""
+"""Source lines, or the error that explains why there are none."""
 
 
 class Compiled(NamedTuple):
@@ -90,7 +90,7 @@ def obtain_source_lines(
     found: Iterator[Found] = iter(())
     if missing:
         noun = "variant" if len(missing) == 1 else "variants"
-        say(f"compiling {len(missing)} {noun} again, to find source lines")
+        say(f"compiling {len(missing)} {noun} again to find the source lines")
         jobs = jobs or find_capacity().jobs(len(missing))
         with prepare() as setup:
             found = iter(find_source_lines(missing, setup, store, jobs=jobs, timeout_s=timeout_s))
@@ -156,7 +156,7 @@ def _source_lines(artifact: Artifact, tables: Tables, files: Files) -> SourceLin
     """Return the source lines of an artifact from the tables of its PTX.
 
     Raises:
-        CompileError: a file with such a line cannot be read, or has changed meanwhile.
+        CompileError: a source file cannot be read, or has changed meanwhile.
         CorruptError: a cubin is damaged.
     """
     stacks: dict[Stack, int] = {}
@@ -189,7 +189,7 @@ def _number(places: Sequence[Location], files: Files, stacks: dict[Stack, int]) 
 
 
 def _memory(part: Part, own: Sequence[int], files: Files, stacks: dict[Stack, int]) -> SharedMemory:
-    """Return a part of shared memory; parts that JAX allocates per kernel get the call's stack."""
+    """Return a part of shared memory; parts that JAX allocates get the shortest stack in `own`."""
     number = _number(part.stack, files, stacks)
     if not number and part.what in ("scratch", "barrier"):
         known = list(stacks)
@@ -232,8 +232,7 @@ class Files:
 
     A record has no absolute paths: a user's file is named relative to the spec's folder, an
     installed file relative to the packages folder. The record contains the text of the functions
-    that its frames are in. So lines are shown from the record, never from a missing or changed
-    source.
+    that its frames are in, so lines can be shown even if the source is missing or has changed.
 
     Args:
         base_dir: the spec's folder.
@@ -281,7 +280,7 @@ class Files:
 
 @dataclass(slots=True)
 class _Source:
-    """A file; `functions` has the first line, last line and name of each, outer ones first."""
+    """A file; `functions` has each function's first line, last line, and name, outer ones first."""
 
     name: str
     place: Place

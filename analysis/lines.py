@@ -41,11 +41,11 @@ from pallasc.specs.artifacts.source_lines import (
 from pallasc.specs.canonical import digest, labelled_key
 
 OWN = Path(__file__).resolve().parents[1]
-"""The folder of pallasc, whose specs are in records as `pallasc/…`."""
+"""The folder of pallasc; in records, the names of its files begin with `pallasc/`."""
 
 COUNTED = ("instructions", "tensor", "shared", "local", "waits", "registers")
-"""Counts for each line: instructions; those that multiply matrices, access shared or local memory,
-or wait at a barrier; and the maximum number of live registers."""
+"""Costs of each line: all instructions; those that multiply matrices, access shared memory, access
+local memory, or wait; and the maximum number of live registers."""
 
 _WAITS = re.compile(r"BAR\.(?:SYNC|RED)|(?:WARPGROUP\.)?DEPBAR|SYNCS\.PHASECHK|UCGABAR_WAIT")
 

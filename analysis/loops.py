@@ -56,7 +56,7 @@ def _natural_loops(after: Successors) -> dict[int, int]:
 
 
 def _reached(after: Successors, start: int, *, without: int | None = None) -> int:
-    """Return the blocks on ways that start at a block and do not enter another."""
+    """Return the blocks on paths from `start` that do not enter `without`."""
     found = 0
     waiting = [start] if after else []
     while waiting:

@@ -39,8 +39,8 @@ class Occupancy:
         warps_per_sm: number of warps in these blocks.
         most_warps_per_sm: maximum number of warps of a multiprocessor.
         limited_by: the resources that allow no more blocks.
-        waves: how many times the grid fills all multiprocessors; with clusters, as if any
-            multiprocessors could form one, so that the true number may be higher.
+        waves: how many times the grid fills all multiprocessors; for clusters, a lower bound, which
+            assumes that any multiprocessors can form a cluster.
     """
 
     blocks_per_sm: int
@@ -66,7 +66,7 @@ class KernelMetrics:
         instructions, mix, loops: static counts from the kernel's SASS.
         work: see `Work`; for the whole launch.
         roofline: see `Roofline`.
-        reasons: why a field is None, by its name.
+        reasons: the reason for each field that is None, by field name.
     """
 
     launch: int

@@ -40,11 +40,12 @@ from pallasc.specs.artifacts.cubin import Elf, parse_elf
 _Found = TypeVar("_Found")
 
 _MOST_CODE_BYTES = 1 << 20
-"""Maximum per file: 2 s of nvdisasm."""
+"""Maximum code in a joined file; nvdisasm takes about 2 s for it."""
 _LEAST_CODE_BYTES = 1 << 17
-"""Minimum per file if several kernels share a header: 0.3 s, about nvdisasm's startup."""
+"""Minimum code in a joined file if enough kernels share a header; nvdisasm takes 0.3 s for it,
+about as long as to start."""
 _LONGEST_S = 600.0
-"""Timeout; cubins of docs/coverage.md take under a minute."""
+"""Time limit; the cubins of docs/coverage.md take under a minute."""
 
 _TEXT, _INFO = ".text.", ".nv.info."
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -60,7 +61,7 @@ def disassemble(cubin: bytes) -> Mapping[str, Code]:
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
-        CorruptError: it is not a cubin, or nvdisasm rejects it.
+        CorruptError: `cubin` is not a cubin, or nvdisasm rejects it.
     """
     contents = {
         section.name.removeprefix(_TEXT): section.content
@@ -84,7 +85,8 @@ def disassemble_all(cubins: Mapping[str, bytes]) -> Codes:
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
-        CorruptError: nvdisasm rejects a cubin, or it is none; the message starts with its key.
+        CorruptError: a value is not a cubin, or nvdisasm rejects it; the message starts with its
+            key.
     """
     holders: dict[_Piece, list[str]] = {}
     alone: dict[str, None] = {}
@@ -131,7 +133,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(cubin: bytes) -> list[_Piece]:
-    """Return the kernels of a cubin; none if it has to be disassembled separately."""
+    """Return the kernels of a cubin, [] if the cubin has to be disassembled separately."""
     elf = parse_elf(cubin)
     if any(s.size and s.name.startswith((".rela.text.", ".rel.text.")) for s in elf.sections):
         return []
@@ -186,7 +188,7 @@ def _batches(pieces: Sequence[_Piece], jobs: int) -> Iterator[list[_Piece]]:
 
 
 def _together(batch: Sequence[_Piece]) -> dict[_Piece, Code | None]:
-    """Return the code of a batch, all None if nvdisasm rejects it because one kernel is damaged."""
+    """Return the code of a batch; all values are None if nvdisasm rejects it for one bad kernel."""
     contents = {f"k{number}": piece.content for number, piece in enumerate(batch)}
     try:
         text = disassembly(_joined(batch), "-c", "-lrm", "count")
@@ -277,7 +279,7 @@ def disassembly(cubin: bytes, *options: str) -> str:
             raise ToolError(f"nvdisasm cannot be run: {error}") from error
     if answer.returncode:
         errors = answer.stderr.decode(errors="replace").replace(str(file), "the cubin")
-        # It prints two errors for each damaged instruction.
+        # nvdisasm prints two errors for each damaged instruction.
         lines = [*filter(None, map(str.strip, errors.split("\n"))), ""]
         reason = re.sub(r"^nvdisasm (?:error|fatal) *: *", "", lines[0])
         raise CorruptError(

@@ -8,10 +8,10 @@ The peaks are dense figures, half of the data sheets' figures "with sparsity", a
 From NVIDIA's data sheets "A100 Tensor Core GPU" (2021), "RTX A6000" (2020), "L40S" (2023), "H100
 Tensor Core GPU" (2023), "H200 Tensor Core GPU" (2024), "GH200 Grace Hopper Superchip" (2023) and
 "Blackwell" (B200 and GB200: HGX and GB200 NVL72, 2025; B300 and GB300: HGX and GB300 NVL72, 2025),
-with the digits of the architectures' whitepapers where a data sheet rounds. A type is left out if
-the sources have no figure for it, and a model if they have none at all. Jetsons are left out, too:
-their figures are for mixes of units. The peaks are only for reports: no module that compiles
-imports this one, so they are in no key.
+with the digits of the architectures' whitepapers where a data sheet rounds. Types and models for
+which the sources have no figure are left out. Jetsons are left out, too: their figures are for
+mixes of units. The peaks are only for reports: no module that compiles imports this one, so the
+peaks do not affect keys.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ _TERA_OPERATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "gb300": {"f16": 2500.0, "tf32": 1250.0, "f8": 5000.0},
     }
 )
-"""By model and type; "f16" includes bf16, "f8" includes all 8-bit types that are not integers."""
+"""Peaks in 10^12 operations per second, by model and type; "f16" includes bf16, and "f8" includes
+all 8-bit types that are not integers."""
 
 
 @dataclass(frozen=True, slots=True)

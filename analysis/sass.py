@@ -9,8 +9,8 @@ each section `.text.KERNEL` are used:
 
 The first column after `//` is the number of live general registers; it is missing if nvdisasm's
 data-flow analysis was off. A label may mark something other than a branch target (such as a point
-where warps converge), and its number depends on the rest of the file. Labels that an instruction
-names are therefore renumbered by address.
+where warps converge), and its number depends on the rest of the file. Therefore, only labels that
+an instruction names are used, renumbered by address.
 
 ptxas puts functions for traps and slow divisions after the kernel's own code. In these functions,
 and at calls to them, the live count also depends on the rest of the file, so it is left out there.
@@ -43,7 +43,7 @@ class Instruction:
     Attributes:
         address: bytes from the start of the kernel's code.
         predicate: `@!P0`, "" if it has none.
-        opcode: with its modifiers, `HGMMA.64x256x16.F32.BF16`.
+        opcode: the opcode with its modifiers, `HGMMA.64x256x16.F32.BF16`.
         operands: as printed by nvdisasm, `gdesc[UR4]`; a branch's operand is a label.
         label: the label at this address if a branch uses it, else "".
         live_registers: number of live general registers; None if nvdisasm does not know.
@@ -186,7 +186,7 @@ _NAMES: Mapping[Class, str] = MappingProxyType(
 )
 
 CLASSES: tuple[Class, ...] = (*_NAMES, "other")
-"""In display order; `other` is for instructions unknown to this module."""
+"""The classes in display order; `other` is for instructions unknown to this module."""
 
 _CLASS_OF: Mapping[str, Class] = MappingProxyType(
     {name: kind for kind, names in _NAMES.items() for name in names.split()}
@@ -196,8 +196,8 @@ _CLASS_OF: Mapping[str, Class] = MappingProxyType(
 def classify(instruction: Instruction) -> Class:
     """Return the class of an instruction, "other" for an unknown mnemonic.
 
-    An instruction of the uniform datapath is always `uniform`: it runs once per warp, in parallel
-    with the others.
+    Every instruction of the uniform datapath has the class `uniform`: it runs once per warp, in
+    parallel with other instructions.
     """
     mnemonic = instruction.mnemonic
     known = _CLASS_OF.get(mnemonic)

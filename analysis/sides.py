@@ -38,7 +38,7 @@ class Subject:
         params: its parameters, formatted as in an id.
         target: the name of its model.
         resources: the resources it uses.
-        artifact: the compiled artifact; None if a lock names it and the store lacks it.
+        artifact: the compiled artifact; None if it is known only from a lock.
         action_key: its action key, None in a bundle.
         digest: digest of the artifact as compiled.
     """
@@ -54,7 +54,7 @@ class Subject:
 
     @property
     def identity(self) -> str:
-        """Kernel, sorted parameters and target; a store does not keep the parameters' order."""
+        """Kernel, sorted parameters, and target; a store does not keep the order of parameters."""
         return repr((self.name, sorted(self.params.items()), self.target))
 
 
@@ -89,7 +89,7 @@ def subject_of(
         params: its parameters.
         target: the name of its model; by default the artifact's target.
         action_key: its action key, if known.
-        whole: the artifact before parts were left out, as in a bundle.
+        whole: the artifact as compiled, if `artifact` lacks parts of it, as in a bundle.
     """
     pairs = [(key, plain(value)) for key, value in params]
     target = target or str(artifact.target["name"])
@@ -107,7 +107,7 @@ def subject_of(
 
 
 def built_side(name: str, results: Iterable[VariantResult], notes: Iterable[str] = ()) -> Side:
-    """Return a build's variants as a side, without failed ones, but with those over budget."""
+    """Return a build's variants, including those over budget but not failed ones, as a side."""
     subjects = [
         subject_of(
             result.artifact,
@@ -127,7 +127,7 @@ def bundle_side(path: Path) -> Side:
 
     Raises:
         SpecError: the bundle cannot be read.
-        CorruptError: it is damaged, or not signed as this machine requires.
+        CorruptError: the bundle is damaged, or not signed as this machine requires.
     """
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import read_policy
@@ -201,7 +201,7 @@ def lock_side(lock: Lock, name: str, store: Store) -> Side:
 
 
 def _parts(key: str) -> tuple[str, dict[str, str], str]:
-    """Split an id into kernel, parameters and target; a lock has only the id of a variant."""
+    """Split an id into kernel, parameters, and target, which a lock does not list separately."""
     rest, _, target = key.rpartition("@")
     kernel, bracket, inside = rest.partition("[")
     if not bracket:
@@ -219,11 +219,11 @@ def _parts(key: str) -> tuple[str, dict[str, str], str]:
 
 @dataclass(frozen=True, slots=True)
 class CheckedOut:
-    """A spec of a revision.
+    """A spec as it was in a revision.
 
     Attributes:
-        path: its path, in a temporary folder.
-        commit: the commit.
+        path: the spec's path, in a temporary folder.
+        commit: the revision's commit.
         repository: the user's repository.
     """
 
@@ -249,8 +249,8 @@ def checked_out(path: str, revision: str) -> Iterator[CheckedOut]:
         revision: any revision that git accepts.
 
     Raises:
-        SpecError: the spec is not in a repository, the revision does not exist, or it lacks the
-            spec.
+        SpecError: the spec is not in a repository, the revision does not exist, or the revision
+            lacks the spec.
         ToolError: git cannot write the files.
     """
     repository = _repository(path, revision)
@@ -266,7 +266,7 @@ def checked_out(path: str, revision: str) -> Iterator[CheckedOut]:
         if not repository.write_commit(commit, top):
             raise ToolError(
                 f"git cannot write the files of {revision} into {folder}.",
-                hint="Look at what git says: git checkout-index needs space and all objects.",
+                hint="Check that the disk has space and the clone has all objects of the commit.",
             )
         name = _name(path, repository)
         if not (top / name).exists():

@@ -1,8 +1,9 @@
 """Follows the threads of a launch through the PTX, and counts the instructions they execute.
 
-All threads are followed together. A register is an array with one element per *lane*: the first
-thread of a warp, or its other threads; of one block, or of all blocks if their index does not
-matter. The lanes that are farthest back in the code run first, so that lanes meet again.
+All threads are followed together, grouped into *lanes*. Each warp has two: its first thread, and
+its other threads. If the index of a block does not matter, a lane has the threads of all blocks. A
+register is an array with one element per lane. The lanes that are farthest back in the code run
+first, so that lanes meet again.
 
 Only instructions that decide control flow are computed: those that the guards of branches and of
 counted instructions depend on. Registers that loads write are unknown. Waits always succeed
@@ -10,8 +11,8 @@ counted instructions depend on. Registers that loads write are unknown. Waits al
 each block of the grid does its own work. `elect.sync` elects the first thread of a warp.
 
 A branch that depends on something unknown, or on a thread's number within its warp, is followed
-only if it skips or repeats instructions that count nothing, such as those that poll a semaphore.
-The registers that these write are unknown from then on.
+only if none of the instructions that it skips or repeats is counted, as in a loop that polls a
+semaphore. The registers that these instructions write are unknown from then on.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ _MOST_LANES = 1 << 18
 _WARP = 32
 _LANE_BITS = 5
 _FIRST = 1
-"""The first thread of a warp is the second of two lanes."""
+"""Index of the first thread in the two lanes of a warp."""
 
 _BRANCHES = frozenset({"bra", "ret", "exit", "trap"})
 
 _KNOWN, _FIRST_THREAD, _UNKNOWN = range(3)
-"""Knowledge of a register: its value; its value in the first thread of a warp; nothing."""
+"""What is known of a register: its value in all threads, in the first of each warp, or in none."""
 
 
 class UnknownWayError(Exception):
@@ -96,7 +97,7 @@ class _Step(NamedTuple):
 
 
 class _Count(NamedTuple):
-    """The executions of an instruction by each lane, while its operand keeps its values."""
+    """How often each lane executed an instruction while its operand had these values."""
 
     number: int
     values: Array | None
@@ -159,7 +160,7 @@ class Walk:
         """Return how many threads execute each counted instruction.
 
         Raises:
-            UnknownWayError: this depends on something unknown, or takes too long to find out.
+            UnknownWayError: the counts depend on unknown values, or take too long to compute.
         """
         names = {operand.name for operand in self._slots if isinstance(operand, Special)}
         self._threads, specials = _lanes(self._launch, names)
@@ -181,7 +182,7 @@ class Walk:
         return self._found
 
     def _initial(self, operand: Operand, specials: Mapping[str, Any]) -> tuple[Any, int]:
-        """Return the value of an operand that is not a register, and the knowledge of it."""
+        """Return the value of an operand that is not a register, and what is known of it."""
         if isinstance(operand, Immediate) and operand.width is None:
             return operand.bits % (1 << 64), _KNOWN
         if isinstance(operand, Symbol) and operand.name in self._addresses:
@@ -192,7 +193,7 @@ class Walk:
         return 0, _UNKNOWN
 
     def _run(self, place: int, lanes: Array) -> Array | int:
-        """Run lanes up to a branch, or to the target of one; return where they continue."""
+        """Run lanes up to a branch or the target of a branch; return the step of each lane."""
         while True:
             self._left -= max(lanes.size, _STEP_LANES)
             if self._left < 0:
@@ -245,12 +246,12 @@ class Walk:
         np.add(count.times, lanes, out=count.times)
 
     def _skip(self, branch: int, target: int) -> int:
-        """Leave the code that a branch skips or repeats; return the place after it.
+        """Return the step after the code that a branch skips or repeats.
 
         The registers that this code writes become unknown.
 
         Raises:
-            UnknownWayError: something is counted there, or another branch leaves it.
+            UnknownWayError: the code has counted instructions, or another branch leaves it.
         """
         first, after = min(branch, target), max(branch + 1, target)
         for step in self._steps[first:after]:
@@ -269,7 +270,7 @@ class Walk:
 def _needed(
     kernel: Kernel, launch: Launch, counted: Mapping[int, Operand]
 ) -> dict[int, _Computation]:
-    """Return the counted instructions, the branches, and what decides about them."""
+    """Return the counted instructions, the branches, and the instructions that they depend on."""
     writers: defaultdict[int, list[int]] = defaultdict(list)
     needed: dict[int, _Computation] = {}
     waiting: list[int] = []
@@ -343,7 +344,7 @@ def _arithmetic(opcode: str, results: int, sources: int) -> Callable[..., Sequen
 
 
 def _lanes(launch: Launch, names: set[str]) -> tuple[Array, dict[str, Any]]:
-    """Return the number of threads of each lane, and special registers, "elect" among them.
+    """Return the number of threads of each lane, and the special registers, including "elect".
 
     Args:
         launch: the launch.

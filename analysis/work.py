@@ -2,8 +2,8 @@
 
 The executions of the instructions are counted by following the threads through the PTX
 (`threads.py`). Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction descriptor of
-`tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to 28). Boxes are
-in the plan's tensor maps.
+`tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to 28). The plan's
+tensor maps have the boxes that TMA copies.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPES = {
     "tf32": "tf32",
     "f64": "f64",
 }
-"""The peak that applies to an operand type."""
+"""For each operand type, the type whose peak applies."""
 
 _KINDS = {
     "kind::f16": ("f16", 16),
@@ -42,7 +42,7 @@ _KINDS = {
     "kind::f8f6f4": ("f8", 32),
     "kind::i8": ("i8", 32),
 }
-"""For `tcgen05.mma`: the peak, and the K of one instruction."""
+"""For each kind of `tcgen05.mma`: the type whose peak applies, and the K of one instruction."""
 
 _TOGETHER = {"wgmma": 128, "mma": 32, "tcgen05": 1}
 """The number of threads that execute a product of matrices together."""
@@ -54,7 +54,7 @@ class Work:
 
     Attributes:
         tensor_flops: operations by type ("f16" includes bf16); a multiply-add counts as 2.
-        tma_load_bytes, tma_store_bytes: moved by TMA, counting full boxes.
+        tma_load_bytes, tma_store_bytes: bytes moved by TMA, counting full boxes.
     """
 
     tensor_flops: dict[str, int] | None = None
@@ -153,7 +153,7 @@ def _product(each: Instruction, descriptor: int | None) -> tuple[str, int | None
 
 
 def _copied_bytes(launch: Launch, each: Instruction, value: int | None) -> int | None:
-    """Return the bytes of a copy, from its size or from the address of its tensor map."""
+    """Return how many bytes a copy moves; `value` is its size or its tensor map's address."""
     if value is None or "tensor" not in each.parts:
         return value
     number, offset = divmod(value - _PARAMETERS, _PARAMETER_BYTES)

@@ -1,4 +1,4 @@
-"""Makes docs/coverage.md from the recorded results in tests/coverage, which its tests verify."""
+"""Makes docs/coverage.md from the results recorded in tests/coverage and verified by its tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ For each entry, `tests/coverage` has kernels. They are compiled for each archite
 feature, and their PTX is executed and compared with a reference:"""
 
 _WRONG = """\
-JAX compiles these constructs into something else. For each of them, a build gives a
+JAX compiles these constructs into code that does something else. For each of them, a build gives a
 `CompiledWrongly` warning with your source line and the text of the last column."""
 
 _BOOLEANS = "loads and stores by indexing"
@@ -101,7 +101,7 @@ NOTES = {
     "plgpu.transpose_ref": "Deprecated in JAX 0.12. Use `Ref.transpose`.",
     "plgpu.try_cluster_cancel": "JAX 0.10: no `collective_axes`.",
 }
-"""Limits of entries, and what to write instead."""
+"""Notes on entries: limits, and replacements."""
 
 SUBSTITUTES = {
     "pl.broadcast_to": ["broadcast_rows"],
@@ -114,7 +114,7 @@ SUBSTITUTES = {
     "plgpu.TransposeTransform": ["transposed_reference"],
     "plgpu.as_torch_kernel": ["wrapped_for_torch"],
 }
-"""Kernels that do without an entry, by the entry."""
+"""For each entry, the kernels that cover it without using it."""
 
 _MISSING = re.compile(r"gap: .*(has no attribute|unexpected keyword|missing 1 required)")
 
@@ -153,7 +153,7 @@ def beyond(results: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def entry_name(page: str, name: str) -> str:
-    """Return an entry as cases name it: `plgpu.wgmma`, `plgpu.kernel(cluster)`."""
+    """Return an entry's name in the cases: `plgpu.wgmma`, `plgpu.kernel(cluster)`."""
     return f"{page}({name})" if page.count(".") else f"{page}.{name}"
 
 
@@ -212,7 +212,7 @@ def _wrong(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _group(page: str, names: Sequence[str], covering: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a list of the entries without differences and notes, and a table of the others."""
+    """Yield the list of the entries without differences and notes, and the table of the others."""
     results = all_results()
     plain: dict[str, list[str]] = {}
     lines = []
@@ -231,7 +231,7 @@ def _group(page: str, names: Sequence[str], covering: Mapping[str, Sequence[str]
 
 
 def compiles(cases: Mapping[str, Any], entry: str, covering: Sequence[str]) -> str:
-    """Return the architectures for which a kernel with an entry compiles, or why there is none."""
+    """Return the architectures that an entry compiles for, or the reason if there is none."""
     using = [cases[name] for name in covering if name not in SUBSTITUTES.get(entry, ())]
     found = {arch for case in using for arch, text in case["targets"].items() if text == "ok"}
     if found:

@@ -1,7 +1,7 @@
-"""Write the generated pages of docs/ again, and fail if one was not current.
+"""Write the stale generated pages of docs/ again, and fail if there were any.
 
---check writes nothing; with --write, stale pages are no failure. docs/coverage.md is also stale if
-tests/coverage has other kernels.
+`--check` writes nothing. `--write` does not fail. Without `--write`, the command also fails if the
+results recorded in tests/coverage do not match the kernels there.
 
 * `cli.md`: the help of every command, and the exit codes with their errors
 * `json.md`, `json.schema.json`: the fields of `--json`, from `json.yaml`
@@ -34,10 +34,10 @@ DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"
 WIDTH = 100
 SHARED_BY = 2
-"""An option that at least this many commands have is in the table of shared options."""
+"""Options that at least this many commands have are in the table of shared options."""
 
 _SHARED = """\
-Each command lists the shared options that it has, and describes all others. Each has `--help`."""
+Each command lists its shared options, and describes its other options. All have `--help`."""
 
 sys.path.insert(0, str(DOCS))
 
@@ -140,7 +140,7 @@ def _first_line(kind: type[PallascError]) -> str:
 def targets_page() -> str:
     """Return the GPU models."""
     text = (
-        "An architecture as a target stands for its model with a star. DEVICE is the name that "
+        "A target that is an architecture means its model with a star. DEVICE is the name that "
         "the driver reports. `pallasc targets --json` has all figures and names. A spec can add "
         "models (`docs/spec.md`).\n\n"
         "From sm_90a on, Mosaic GPU compiles only for accelerated architectures, whose code runs "
@@ -159,7 +159,7 @@ _STEPS = (
     (Copy, "`cuMemcpyDtoDAsync`", "copies on the host"),
     (Launch, "`cuLaunchKernelEx`", "runs the PTX of the kernel"),
 )
-"""Each kind of step, the driver functions that run it, and how `pallasc.emulate` does."""
+"""For each kind of step: the driver functions that run it, and how `pallasc.emulate` runs it."""
 
 
 def plans_page() -> str:
@@ -227,7 +227,7 @@ def declared() -> dict[str, list[str]]:
 
 
 def unrecorded(kernels: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a line per result with other kernels or architectures."""
+    """Return a line for each kernel whose recorded architectures are not the declared ones."""
     lines = []
     for version, results in coverage_page.all_results().items():
         recorded = {name: sorted(case["targets"]) for name, case in results["cases"].items()}

@@ -30,7 +30,7 @@ _PLAIN: Schema = {
     "items": {"not": {"type": "object"}},
     "additionalProperties": {"not": {"type": "object"}},
 }
-"""Values of a field without a known type: scalars, and lists and mappings of them."""
+"""JSON schema of a field whose type is not known: scalars, and lists and mappings of scalars."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Field:
         text: its description.
         kind: "object", "list" or "map" (of objects), "any", or "" (no objects).
         fields: fields of the objects.
-        optional: it may be missing.
-        values: JSON schema of its values, if the type is known and has no objects.
+        optional: True if the field may be missing.
+        values: JSON schema of the values, if their type is known and has no objects.
     """
 
     text: str = ""
@@ -146,7 +146,7 @@ def _values(kind: Any) -> Schema:
 def json_schema(*, strict: bool = False) -> Schema:
     """Return the JSON schema of each output, by command, and of the objects in them.
 
-    A strict schema allows no fields that are not described.
+    A strict schema allows only the described fields.
     """
     definitions = {"plain": _PLAIN}
     whole = {

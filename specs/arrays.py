@@ -7,7 +7,8 @@ Grammar:
 
 `{tiles.m}` is a field of a parameter whose value is a mapping.
 
-A template that is just one pair of braces keeps the type of its value; any other gives text.
+A template that is just one pair of braces keeps the type of its value; any other template gives
+text.
 Arithmetic is limited to whole numbers and compiled from the syntax tree, not by Python.
 
 Grammar of arrays:
@@ -44,7 +45,7 @@ _PIECES = re.compile(r"(\{\{|\}\}|\{[^{}]*\}|[{}])")
 _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _LONGEST_EXPRESSION = 200
 _LIMIT = 2**63
-"""Numbers, dimensions, and sizes in bytes are below it."""
+"""Numbers, dimensions, and sizes in bytes must be below this limit."""
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -352,7 +353,7 @@ def layout_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ..
 
 
 class ArrayTemplate(NamedTuple):
-    """An array in spec notation whose parameters, in order of appearance, are not filled in."""
+    """An array in spec notation, not filled in; `names` are its parameters in textual order."""
 
     text: str
     dtype: Template | DType

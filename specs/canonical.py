@@ -124,7 +124,7 @@ def _labelled(label: str, value: bytes | str) -> bytes:
 _MOST_DEEP = 64
 _LEAST, _LARGEST = -(2**63), 2**64
 _SUSPECT = re.compile(rb"\d{19}|\d[eE]")
-"""Matches every number that is out of bounds, and some that are not."""
+"""Matches every number that is out of bounds, and some numbers that are not."""
 
 
 def _refuse(text: str) -> NoReturn:
@@ -139,14 +139,14 @@ def parse_json(data: bytes) -> object:
     """Parse a JSON text.
 
     Raises:
-        CorruptError: it is not JSON, is nested deeper than 64 levels, or has a number beyond 64
-            bits.
+        CorruptError: the text is not JSON, is nested deeper than 64 levels, or has a number beyond
+            64 bits.
     """
     try:
         value: object = _DECODER.decode(data.decode("ascii"))
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{data[:60]!r} is not JSON: {error}") from error
-    # These two counts clear most texts, which is faster than visiting each value.
+    # These two tests accept most texts, and are faster than visiting each value.
     if data.count(b"[") + data.count(b"{") >= _MOST_DEEP or _SUSPECT.search(data):
         _check(value)
     return value

@@ -2,8 +2,8 @@
 
 A `Kind` defines both the values that a loader accepts and their JSON schema, so that editors and
 the loader agree. The YAML and Python loaders share these definitions. msgspec checks scalars and
-describes them; lists, mappings, and trees are walked here, because errors need positions. The kinds
-of entry points, data, and parameters are at the end.
+generates their schema. This module checks lists, mappings, and trees, because errors need
+positions. The kinds of entry points, data, and parameters are at the end.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Place(NamedTuple):
         """Check keys of this mapping.
 
         Raises:
-            SpecError: one is unknown.
+            SpecError: a key is unknown.
         """
         for word in words:
             if word not in known:
@@ -126,7 +126,7 @@ class Kind(NamedTuple):
     definition: Schema | None = None
 
     def checked(self, check: Callable[[Any, Place], Any]) -> Kind:
-        """Return the kind whose values a function checks further, and may replace."""
+        """Return this kind with a further check, which returns the value to use."""
         return self._replace(read=lambda value, at: check(self.read(value, at), at))
 
 
@@ -152,7 +152,7 @@ def leaf(
     Args:
         type_: the type.
         what: its name in messages.
-        hint: what to write instead of something else.
+        hint: what to write instead of a wrong value.
         pattern: regular expression of the whole text.
         known: values that the schema lists for completion in editors.
     """
@@ -185,13 +185,13 @@ def text(
 
 
 def number(least: int = 0, *, whole: bool = True) -> Kind:
-    """Return the kind of numbers from `least`."""
+    """Return the kind of numbers that are at least `least`."""
     what = f"a {'whole number' if whole else 'number'} of at least {least}"
     return leaf(Annotated[int if whole else float, Meta(ge=least)], what)
 
 
 def choice(*words: str) -> Kind:
-    """Return the kind of these few words."""
+    """Return the kind of text that is one of these words."""
     return leaf(Literal[words], one_of(words))
 
 
@@ -200,7 +200,7 @@ SCALAR = leaf(str | int | float | bool | None, "text, a number, true, false or n
 
 
 def filled(kind: Kind) -> Kind:
-    """Return the kind of a value, or of a template for one, which is checked when filled in."""
+    """Return the kind of values of `kind`, and of templates, which are checked when filled in."""
 
     def read(value: Any, at: Place) -> Any:
         if isinstance(value, str) and is_template(value):
@@ -213,7 +213,7 @@ def filled(kind: Kind) -> Kind:
 
 
 def list_of(item: Kind, what: str, minimum: int = 1, *, repeats: bool = False) -> Kind:
-    """Return the kind of lists of one kind, read as tuples; duplicates need `repeats`."""
+    """Return the kind of lists of `item`, read as tuples; duplicates need `repeats`."""
 
     def read(value: Any, at: Place) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -255,10 +255,10 @@ def map_of(
     Args:
         key: kind of the names.
         item: kind of the values.
-        what: the entries in messages.
-        minimum: the fewest entries.
+        what: plural noun for the entries in messages.
+        minimum: minimum number of entries.
         special: keys that begin with `$`, each with its own kind.
-        hint: what to write instead of something else.
+        hint: what to write instead of a wrong value.
     """
     own = {field.name: field.kind for field in special}
 
@@ -364,7 +364,7 @@ def tree(
     Args:
         name: name of the definition in the JSON schema.
         doc: its description.
-        item: kind of everything else.
+        item: kind of the values that are neither lists nor mappings.
         entry: kind of the entry point of a node.
         nodes: the keys of nodes.
         in_call: the kind of the arguments of a `$call`, if it differs.

@@ -287,9 +287,9 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
         "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
     ),
 }
-"""Driver names of models that have another name in OpenXLA's target specs, as in the files that
-vLLM and SGLang name after devices (`device_name=NVIDIA_H200.json`). The memory sizes in GH200's
-names are the CPU's. Max-Q editions, which have another clock, and H200 NVL are different models."""
+"""The drivers' names of models that have other names in OpenXLA's target specs. vLLM and SGLang
+use them in names of files (`device_name=NVIDIA_H200.json`). The memory sizes in GH200's names are
+the CPU's. Max-Q editions, which have another clock, and H200 NVL are different models."""
 
 FIGURES: tuple[str, ...] = tuple(
     field.name for field in fields(Target) if field.name not in ("name", "arch", "description")
@@ -358,9 +358,9 @@ def make_model(name: str, fields: Mapping[str, Any], known: Mapping[str, Target]
 def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | None:
     """Return the hint for an unknown name.
 
-    The first of these that exists is suggested: the architecture in another spelling, the names
-    that begin with `name` or that it begins with, the nearest name. A name with a comma is a list;
-    the hint shows how to write one.
+    It suggests the first of these that exists: the architecture in another spelling; the names that
+    begin with `name`, or with which `name` begins; the nearest name. A name with a comma is meant
+    as a list; the hint shows how to write one.
     """
     if "," in name:
         return "Write --target sm_90a --target b200, or [sm_90a, b200] in a spec."

@@ -9,8 +9,8 @@
 
 The project is the nearest folder with a `pyproject.toml`, from the current folder upwards, as for
 the lock file. A build may take specs from several folders but has one remote. The variable
-PALLASC_CACHE_SALT overrides `cache-salt`. Changing the salt makes all older entries unreachable,
-for example if they can no longer be trusted.
+PALLASC_CACHE_SALT overrides `cache-salt`. A new salt makes all older entries unreachable; use one
+if older entries can no longer be trusted.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ NOTHING_SET = BuildSettings()
 
 
 def toml_lines(file: str, text: str) -> Locate:
-    """Return a function that finds the lines of keys in a TOML file; `tomllib` has none."""
+    """Return a function that finds the lines of keys in a TOML file; `tomllib` does not."""
 
     def locate(path: PathParts, at_key: bool) -> Location:
         start = line = 0
@@ -96,7 +96,7 @@ class ProjectTable(NamedTuple):
         """Check that all keys are known.
 
         Raises:
-            SpecError: one is not.
+            SpecError: a key is unknown.
         """
         self.at.check_known("key", self.values, KEYS)
 
@@ -105,7 +105,7 @@ def project_table(folder: str | Path) -> ProjectTable | None:
     """Return the table of the project around a folder, None if it has no settings.
 
     Raises:
-        SpecError: its file cannot be read, or is not TOML.
+        SpecError: the project's file cannot be read, or is not TOML.
     """
     try:
         start = Path(folder).absolute()
@@ -141,7 +141,7 @@ def _read(file: str, shown: str, mtime_ns: int, size: int) -> ProjectTable | Non
 
     Raises:
         OSError: the file cannot be read.
-        SpecError: it is not TOML.
+        SpecError: the file is not TOML.
     """
     data = Path(file).read_bytes()
     if b"pallasc" not in data:
@@ -181,7 +181,7 @@ def cache_salt(environ: Mapping[str, str], folder: str | Path = ".") -> str:
     """Return the salt of keys: from the environment, else from the project, else "".
 
     Raises:
-        SpecError: it is not a short printable line, or `pyproject.toml` has another mistake.
+        SpecError: the salt is not a short printable line, or `pyproject.toml` has another mistake.
     """
     if value := environ.get(SALT, ""):
         if re.fullmatch(_SALT_PATTERN, value) is None:
@@ -190,7 +190,7 @@ def cache_salt(environ: Mapping[str, str], folder: str | Path = ".") -> str:
     return build_settings(folder).cache_salt
 
 
-# ---- environment variables of compiling processes: the fixed ones, and those that may vary
+# ---- environment variables of compiling processes
 
 FORCED = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 FIXED = {
@@ -207,8 +207,8 @@ FIXED = {
 }
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 """Search path of workers for programs, in addition to the assembler's folder."""
-# JAX sets MOSAIC_GPU_CUDA_ROOT and MOSAIC_GPU_NVSHMEM_… itself on import, so they are set if the
-# caller imported JAX. Kernels that use NVSHMEM are rejected.
+# Compiling processes do not inherit these. JAX sets MOSAIC_GPU_CUDA_ROOT and MOSAIC_GPU_NVSHMEM_…
+# on import, so a caller that has imported JAX has them. Kernels that use NVSHMEM are rejected.
 DROPPED = frozenset(
     {
         "BAZEL_TEST", "JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE", "LANG",
@@ -240,7 +240,7 @@ EXPECTED = frozenset(
     }
 )  # fmt: skip
 EXPECTED_PREFIXES = ("LC_", "PYTHON")
-"""Variables that describe the user, the terminal, and the language; the same for all kernels."""
+"""Variables that describe the user, the terminal, and the language, not a kernel."""
 
 
 def why_not_declared(name: str) -> str:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     """An argument: an array, `null`, or lists and mappings of them.
 
     A mapping with `$tuple` is a tuple. A mapping with `$call` is the pytree node that the call
-    returns; only inside it do scalars stand for themselves.
+    returns; only its arguments may contain scalars other than `null`.
     """
 
     Args = dict[str, ArgTree] | list[ArgTree]
@@ -66,7 +66,7 @@ _LARGEST_BYTES = 1 << 20
 
 
 class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A machine with GPUs: everything on it that enters JAX's compilation keys.
+    """A machine with GPUs: all of its properties that JAX's compilation keys depend on.
 
     `pallasc machine` writes it as JSON, schema 1. It has no host names, and no paths except those
     that the user has set in flags and variables.
@@ -75,10 +75,10 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         jax, jaxlib, plugin: versions of JAX's packages.
         platform_version: the plugin's text for keys, such as `cuda 13020`.
         driver, gpu, gpus, capability, memory_bytes, cpu: for people; `topology` has them too.
-        compression, compression_in_key: how JAX compresses cache entries, and the name in keys.
-        flags: the XLA flags that count, sorted.
-        settings: the `JAX_*` variables that count.
-        fingerprint: digest of the topology in keys.
+        compression, compression_in_key: JAX's compression of cache entries, and its name in keys.
+        flags: the XLA flags that affect keys, sorted.
+        settings: the `JAX_*` variables that affect keys.
+        fingerprint: digest of the topology, as used in keys.
         topology: JAX's serialized topology, base64 in JSON.
     """
 
@@ -111,11 +111,11 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that give a process here the flags and settings of that machine."""
+        """The environment variables that give a local process this machine's flags and settings."""
         return {**self.settings, **({"XLA_FLAGS": " ".join(self.flags)} if self.flags else {})}
 
     def target(self, name: str) -> Target:
-        """Return the model of the GPU, under the name of the machine.
+        """Return the model of the GPU with `name` as its name.
 
         Raises:
             SpecError: pallasc does not compile for this GPU.
@@ -132,7 +132,7 @@ Axes = str | tuple[str, ...] | None
 
 
 class Program(Struct, frozen=True):
-    """The part of a variant that only programs have: XLA compiles the whole function.
+    """The fields of a variant that is a program: a whole function that XLA compiles.
 
     Attributes:
         machine: the machine.
@@ -163,9 +163,9 @@ class Spec(Struct, frozen=True, eq=False):
         name: the kernel.
         entry: `package.module:function`, or `file.py:function` relative to `base_dir`.
         args: arrays in their notation, by name or by position.
-        static: static keyword arguments, `$call` and `$ref` nodes included.
+        static: static keyword arguments, which may contain `$call` and `$ref` nodes.
         matrix: values of each parameter.
-        rows: values of parameters that a file lists together; each is combined with the matrix.
+        rows: values of further parameters, from a file; each row is combined with the matrix.
         table: the file that the rows come from, relative to `base_dir`.
         include: additional points, each complete.
         exclude: partial points; the points they match are dropped.
@@ -178,7 +178,7 @@ class Spec(Struct, frozen=True, eq=False):
         files: data files that the kernel reads while it is traced, relative to `base_dir`.
         env: names of environment variables that the kernel can see.
         mesh: axes of the devices that run the kernel together; sizes are numbers or templates.
-        check: values of parameters that `pallasc check` uses instead, plus `$args` and `$seed`.
+        check: values that replace those of a point in `pallasc check`, plus `$args` and `$seed`.
         vmap: kernel that does the same for a batch, for `jax.vmap`; None if there is none.
         programs: the program for each machine, by its name; empty for a kernel.
         machines: files of the machines, relative to `base_dir`.
@@ -242,14 +242,13 @@ class Variant(Struct, frozen=True, eq=False):
         base_dir: as in `Spec`.
         mesh: axes and sizes of the devices that run it together; empty for one device.
         env: as in `Spec`, sorted.
-        check: the variant with its spec's small sizes, which `pallasc check` runs instead; None to
-            check this one. It has no budget.
+        check: the variant that `pallasc check` runs instead, with the spec's small sizes and no
+            budget; None to check this variant.
         seed: seed of the inputs of a check, None if the spec has none.
-        names_args: True if the spec names arguments of the check, so that `params` alone do not
-            identify it.
+        names_args: True if the spec gives arguments for the check, so `params` do not identify it.
         vmap: as in `Spec`.
         program: the fields of a program; None for a kernel.
-        tuning: its data from a table; None if nothing is tuned, and in workers.
+        tuning: tuning data from a table; None if nothing is tuned, and in workers.
         places: as in `Spec`.
     """
 
@@ -276,7 +275,7 @@ class Variant(Struct, frozen=True, eq=False):
     places: Mapping[str, Place] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle it without places, which belong to a file that this process has read."""
+        """Pickle the variant without places, which refer to a file in this process's memory."""
         return partial(type(self), **{**asdict(self), "places": {}}), ()
 
     def where(self, path: str) -> Location:
@@ -324,7 +323,7 @@ def read_machine(path: str | Path) -> Machine:
     """Return the machine that a file describes.
 
     Raises:
-        SpecError: the file cannot be read, or is not such a description.
+        SpecError: the file cannot be read, or does not describe a machine.
     """
     try:
         data = Path(path).read_bytes()

@@ -74,11 +74,11 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> 
 def values_text(
     values: Iterable[object], asked: object = None, *, text: Callable[[object], str] = plain
 ) -> str:
-    """Return `64, 128, 256` for a message: sorted, numbers by size, a long list cut with a count.
+    """Return values for a message, `64, 128, 256 and 5 more`: sorted, numbers by size.
 
     Args:
         values: the available values; equal values of one type are listed once.
-        asked: the value that is not among them; of many numbers, the nearest to it are listed.
+        asked: the user's value, which is not available; of many numbers, the nearest are listed.
         text: formats a value.
     """
     different = list({(type(value), value): value for value in values}.values())
@@ -121,7 +121,7 @@ def short_time(seconds: float) -> str:
 
 
 def listed(lines: Sequence[str], most: int) -> list[str]:
-    """Return the first few lines, and a line with the number of the others."""
+    """Return the first `most` lines, and a line with the number of the others."""
     more = len(lines) - most
     return [*lines[:most], *([f"and {more:,} more"] if more > 0 else [])]
 

@@ -83,8 +83,8 @@ class Tune:
         over: values of each tuned parameter.
         by: parameters of the matrix that decide which values are best.
         buckets: grouping of the values of some of these parameters.
-        pad: dimensions in which an array may be longer than a call's: for a parameter, the padded
-            dimension of each array, by the array's path in the launch plan.
+        pad: dimensions in which a variant's arrays may be longer than a call's: for a parameter,
+            the padded dimension of each array, by the array's path in the launch plan.
         default: the label of each parameter of `over`, for calls that no row fits; without a
             default, these calls fail.
         table: the file of the rows, relative to the spec's folder.
@@ -105,11 +105,11 @@ class Tuning:
     Attributes:
         by, buckets, pad: as in `Tune`.
         over: the tuned parameters.
-        is_default: True if it is used when no row fits.
-        rows: the rows that choose it, in table order; its own parameters are their `use`.
-        rank: its position among the points of its key, from 1, estimated without a GPU; 0 in
-            bundles that are not jobs for `pallasc tune run`.
-        sharing: number of variants that its row chooses; 0 in bundles.
+        is_default: True if the variant is used when no row fits.
+        rows: the rows that choose the variant, in table order; their `use` is in its parameters.
+        rank: the variant's position among the points of its key, from 1, estimated without a GPU; 0
+            in bundles that are not jobs for `pallasc tune run`.
+        sharing: number of variants that the variant's row chooses; 0 in bundles.
         table: all rows of the kernel, including those for other models; empty in bundles.
         default: as in `Tune`; None in bundles.
     """
@@ -177,7 +177,7 @@ class _TuneJson(Struct, frozen=True, omit_defaults=True):
 
 
 class _RowJson(Struct, frozen=True):
-    """The form of a row there, without its figures."""
+    """The form of a row in a bundle's entry, without its figures."""
 
     gpu: str
     key: tuple[Scalar, ...]
@@ -187,12 +187,12 @@ class _RowJson(Struct, frozen=True):
 def chosen_by(
     tuning: Tuning, params: Mapping[str, Scalar], is_here: Callable[[Row], bool]
 ) -> tuple[How, Row | None] | None:
-    """Return how the given rows choose a variant, None if they do not.
+    """Return how a variant's rows choose it for a GPU, None if they do not.
 
     Args:
         tuning: the variant's tuning data.
         params: its parameters.
-        is_here: returns True for rows for the GPU in question.
+        is_here: returns True for rows for that GPU.
     """
     # In reverse, so that the first of several rows for a key is used.
     rows = {_typed(row.key): row for row in reversed(tuning.rows) if is_here(row)}
@@ -206,7 +206,7 @@ def chosen_by(
 
 
 def is_for(row: Row, names: Collection[str]) -> bool:
-    """Return True if a row is for a GPU with one of these names, of drivers or targets."""
+    """Return True if a row is for a GPU with one of these names, a driver's or a target's."""
     if row.measured is not None and row.measured.device in names:
         return True
     return not names_of(row.gpu).isdisjoint(names)
@@ -304,8 +304,8 @@ def scalar_order(*values: Scalar) -> tuple[tuple[int, Scalar], ...]:
 def tuned_digest_text(tuning: Tuning, rows: Sequence[Row]) -> str:
     """Return the text covered by a tuned kernel's digest in the lock, as canonical JSON.
 
-    It has the spec's `tune` field and the rows, but only the names of `over`: its values are in the
-    ids of variants, which the lock also has.
+    It has the spec's `tune` field and the rows. The values of `over` are left out, because they are
+    in the ids of variants in the lock.
 
     Args:
         tuning: tuning data of one of the kernel's variants.

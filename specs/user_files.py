@@ -1,10 +1,10 @@
-"""User files: read if they are regular and of bounded size, replaced in one step, or executed.
+"""Reads user files (regular ones of bounded size), replaces them in one step, or executes them.
 
-A folder is replaced as a whole, unless somebody has edited it. `MARKER` lists all of its other
-files with their SHA-256. A folder with an unlisted or changed file contains somebody's work and is
-not replaced. The new folder is complete before it replaces the old one.
+A folder is replaced as a whole, unless somebody has edited it. A file in it, `MARKER`, lists all
+other files with their SHA-256. A folder with an unlisted or changed file contains somebody's work
+and is not replaced. The new folder is complete before it replaces the old one.
 
-Entry points name functions in users' Python, which is checked without importing it:
+Entry points name functions in users' Python code. They are checked without importing the code:
 
     entry    := (module | file) ":" name ("." name)*
     module   := name ("." name)*
@@ -64,8 +64,8 @@ def check_regular(file: str) -> None:
     """Check that a path is a regular file.
 
     Raises:
-        SpecError: it is a directory, a named pipe, a socket, or a device.
-        OSError: its status cannot be read.
+        SpecError: the path is a directory, a named pipe, a socket, or a device.
+        OSError: the status of the path cannot be read.
     """
     mode = os.stat(file).st_mode
     if not stat.S_ISREG(mode):
@@ -369,7 +369,7 @@ def _module_hint(top: str, base_dir: str) -> str:
 
 
 def _check_name(entry: Entry, path: Path) -> None:
-    """Check the first name of an entry point; attributes of it are checked when imported."""
+    """Check the first name of an entry point; its attributes are checked when it is imported."""
     name = entry.attribute.partition(".")[0]
     names = _names(path)
     if names is None or name in names or name in ("__file__", "__name__", "__doc__"):

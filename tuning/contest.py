@@ -1,14 +1,14 @@
-"""The next step of a contest, and how certain it is that one point is slower than another.
+"""Chooses the next step of a contest, and tests whether one point is slower than another.
 
 `decide` is a pure function of the measurements so far, so an interrupted run continues where it
-stopped. One point is the leader, and every other point is compared with it until another is known
-to be faster. Points that are known to be slower are dropped, and so are points that are tied with
-the leader if others are waiting. The leader is at most `within` slower than any dropped point,
-since only a faster point replaces it.
+stopped. Every other point is compared with one point, the leader. If a point is known to be faster,
+it becomes the leader. Points that are known to be slower are dropped. Points that are tied with the
+leader are dropped if other points wait for a place in a round. The leader is at most `within`
+slower than any dropped point, since only a faster point replaces the leader.
 
-Each round counts only as a sign: whether the ratio of two times was above a limit. The times of one
-round are measured close together, so a drift of clocks or temperature affects both and does not
-change the sign; a single disturbed time counts no more than any other.
+Only a sign counts from each round: whether the ratio of the two points' times is above a limit.
+The times of one round are measured close together, so a drift of clocks or temperature affects both
+times and does not change the sign. A single disturbed time counts no more than any other.
 
 The null hypothesis is "the ratio is above the limit in at most half of the rounds", and the test
 may be evaluated after every round. The test statistic is the likelihood of the signs so far,
@@ -16,15 +16,16 @@ averaged over all probabilities from a half to one, relative to their likelihood
 
     e(n, s) = sum of binomial(n + 1, k) for k from 0 to s, over (n + 1) * binomial(n, s)
 
-for s signs in n rounds. Under the null hypothesis, this is a supermartingale that starts at 1, so
-the probability that it ever reaches 1 / alpha is at most alpha. Sources: J. Ville, Étude critique
-de la notion de collectif, 1939 (the inequality); H. Robbins, Statistical methods related to the law
-of the iterated logarithm, Annals of Mathematical Statistics 41, 1970 (the mixture); A. Ramdas, P.
-Grünwald, V. Vovk and G. Shafer, Game-theoretic statistics and safe anytime-valid inference,
-Statistical Science 38, 2023 (the name, e-process).
+where n is the number of rounds, and s the number of rounds whose ratio was above the limit. Under
+the null hypothesis, e is a supermartingale that starts at 1, so the probability that e ever reaches
+1 / alpha is at most alpha. Sources: J. Ville, Étude critique de la notion de collectif, 1939 (the
+inequality); H. Robbins, Statistical methods related to the law of the iterated logarithm, Annals of
+Mathematical Statistics 41, 1970 (the mixture); A. Ramdas, P. Grünwald, V. Vovk and G. Shafer,
+Game-theoretic statistics and safe anytime-valid inference, Statistical Science 38, 2023 (the name,
+e-process).
 
-A contest of n points makes two claims about each point but the best. All of them are correct with a
-probability of at least 1 - alpha if each requires e >= 2 (n - 1) / alpha (Bonferroni).
+A contest of n points makes two claims about each point except the best one. All claims are correct
+with a probability of at least 1 - alpha if each requires e >= 2 (n - 1) / alpha (Bonferroni).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from typing import NamedTuple
 from pallasc.tuning.results import Contest, Done, Dropped, PointResults
 
 ALPHA = 0.01
-"""Probability that a contest drops its best point, or accepts a point outside the stated limit."""
+"""Maximum probability that a contest drops its best point, or accepts one outside the limit."""
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -68,11 +69,10 @@ class Pair(NamedTuple):
 
     Attributes:
         rounds: number of rounds in which both were measured.
-        ratio: median of its time relative to the leader's; 1 without a round.
-        slower: True if it is known to be slower than the leader.
-        faster: True if it is known to be faster.
-        close: True if it is known that the leader is not slower than the point by more than the
-            limit.
+        ratio: median ratio of the point's time to the leader's; 1 if they share no round.
+        slower: True if the point is known to be slower than the leader.
+        faster: True if the point is known to be faster than the leader.
+        close: True if the leader is known to be at most `within` slower than the point.
     """
 
     rounds: int
@@ -86,7 +86,7 @@ def compare(ratios: Sequence[float], *, within: float, points: int) -> Pair:
     """Compare a point with the leader.
 
     Args:
-        ratios: its time relative to the leader's, in each round that had both.
+        ratios: the point's time over the leader's, in each round that measured both.
         within: the limit of `close`: 0.01 for one percent.
         points: number of competing points.
     """
@@ -100,11 +100,11 @@ def compare(ratios: Sequence[float], *, within: float, points: int) -> Pair:
 
 
 def is_surely_within(ratios: Sequence[float], percent: float, *, points: int) -> bool:
-    """Return True if one variant is certainly at most `percent` slower than another.
+    """Return True if one variant is known to be less than `percent` slower than another.
 
     Args:
-        ratios: its time over the other's, in each round that had both.
-        percent: how much slower it may be.
+        ratios: the variant's time over the other's, in each round that measured both.
+        percent: how much slower the variant may be.
         points: number of points that competed.
     """
     return _known([ratio < 1 + percent / 100 for ratio in ratios], points)
@@ -115,7 +115,7 @@ def _known(signs: Sequence[bool], points: int) -> bool:
 
 
 LEAST_ROUNDS = 5
-"""Rounds of a point before it is judged."""
+"""Number of rounds that the leader needs before other points are compared with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,9 @@ class Rules:
     """The rules for ending a contest.
 
     Attributes:
-        within: points are tied if the leader is slower by no more than this: 0.01 for 1 percent.
+        within: points are tied if the leader is slower by at most this fraction (0.01: 1 percent).
         rounds: after this many rounds, the median of ratios decides between two points.
-        seconds: time for the points of a key.
+        seconds: time limit for the measurements of a contest.
         together: maximum number of points in a round.
     """
 
@@ -151,14 +151,14 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
     Args:
         contest: the results so far; points that were not launched yet may be missing.
         order: the ids of all points, most promising first.
-        rules: when the contest ends.
+        rules: the rules for ending the contest.
     """
     alive = [name for name in order if _is_alive(contest.points.get(name))]
     if not alive:
         return _done(contest, None, "no point is valid")
     measured = [name for name in alive if _rounds(contest, name)]
     leader = find_leader(contest, measured)
-    # The leader, points already measured, then new ones.
+    # The leader comes first, then points that were measured before, then new points.
     window = sorted(alive, key=lambda name: (name != leader, name not in measured))
     window = window[: max(2, rules.together)]
     if leader is None or _rounds(contest, leader) < LEAST_ROUNDS:
@@ -187,8 +187,8 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
 def find_leader(contest: Contest, measured: Sequence[str]) -> str | None:
     """Return the point that others are compared with, None before the first round.
 
-    The leader is the point that the last dropped point was compared with. Before any point was
-    dropped, or if the leader has failed, it is the fastest point in its own first rounds.
+    The leader is the point that the last dropped point was compared with. If no point was dropped,
+    or that point has failed, the leader has the lowest median time in its own first rounds.
     """
     if contest.leaders and contest.leaders[-1] in measured:
         return contest.leaders[-1]
@@ -222,7 +222,7 @@ def _next_round(contest: Contest, window: Sequence[str]) -> Measure:
 
 
 def _slower(contest: Contest, leader: str, pairs: dict[str, Pair], rules: Rules) -> Dropped | None:
-    """Return a point that is slower than another: the leader if possible, else any."""
+    """Return a point to drop because another is faster, None if there is none."""
     if faster := {name: pair for name, pair in pairs.items() if pair.faster}:
         return _dropped_leader(contest, leader, faster)
     for name, pair in pairs.items():
@@ -247,7 +247,10 @@ def _dropped_leader(
 def _out_of_time(
     contest: Contest, leader: str, pairs: dict[str, Pair], fresh: int, rules: Rules
 ) -> Done:
-    """Return the fastest by the median of ratios, or of times if two points share no round."""
+    """End the contest: the point with the lowest median ratio to the leader wins.
+
+    For a point that shares no round with the leader, the ratio of their median times counts.
+    """
     leader_us = contest.points[leader].median_us
     ratios = {
         name: pair.ratio if pair.rounds else contest.points[name].median_us / leader_us

@@ -78,12 +78,12 @@ class Match:
 
     @property
     def subject(self) -> tuple[str, tuple[Scalar, ...], dict[str, Scalar]]:
-        """The first fields of the records of its results."""
+        """The first fields of each record in the results of its contest."""
         return self.kernel, self.key, self.at
 
 
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
-    """Return the contests of a job on a GPU, sorted by kernel and key, small numbers first.
+    """Return the matches of a job on a GPU, sorted by kernel and key, small numbers first.
 
     If a point has variants for several models, the variant for this GPU's model is used, else the
     first one.
@@ -129,7 +129,7 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
 
 @dataclass(slots=True)
 class Referee:
-    """Provides the inputs of the points of one contest, and judges their outputs.
+    """Provides the inputs of a contest's points, and checks their outputs.
 
     Outputs must agree with the job's reference values, which cover some elements. The first outputs
     that agree are the standard: all elements of later outputs are compared with them.
@@ -162,7 +162,7 @@ class Referee:
                 signature.outputs, outputs, reference.outputs, strict=True
             ):
                 if own.positions:
-                    values: Any = own.values  # numbers, no texts
+                    values: Any = own.values  # never strings
                     compared = compare_samples(binding, data, own.positions, values, tolerance)
                     if why := _wrong(binding, compared, "the reference has"):
                         return why
@@ -198,7 +198,7 @@ def _wrong(binding: Binding, compared: Comparison, whose: str) -> str:
     )
 
 
-# ---- its processes
+# ---- processes of points
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +255,7 @@ class Points:
         """Launch a point unless it is ready; with `judge`, check its outputs.
 
         Raises:
-            PointError: it cannot be launched, or its outputs are wrong.
+            PointError: the point cannot be launched, or its outputs are wrong.
             DeviceError: the GPU cannot be used.
         """
         while name not in self.ready:
@@ -273,7 +273,7 @@ class Points:
         """Measure how long a launch of a ready point takes, in microseconds.
 
         Raises:
-            PointError: it failed, or took too long.
+            PointError: the launch failed, or took too long.
         """
         process = self.ready[name] = self.ready.pop(name)
         message = {"op": "time", "repeats": self._setup.repeats, "cold": self._setup.cold}
@@ -367,8 +367,8 @@ class Run:
 
     Attributes:
         file: the file for results, with earlier results.
-        setup: how processes launch and measure.
-        rules: when a contest ends.
+        setup: settings of launches and measurements.
+        rules: the rules for ending a contest.
         conditions: reads the state of the GPU.
         referee: returns the `Referee` of a contest of a job.
         on_failure: called with the id of a point that is excluded, and the reason.
@@ -382,9 +382,9 @@ class Run:
     on_failure: Callable[[str, str], None]
 
     def all(self, matches: Sequence[Match]) -> Iterator[Match]:
-        """Run every contest that is not done, and yield each when it is.
+        """Run the contest of every match that is not done, and yield the match at its end.
 
-        If all are done, nothing is written.
+        If all contests are done, nothing is written.
 
         Raises:
             DeviceError: the GPU can no longer be used.
@@ -417,8 +417,8 @@ class Run:
     def _check(self, match: Match, points: Points) -> None:
         """Launch all points before any is measured, and exclude those with wrong results.
 
-        The first right result is the standard. Points that were right before an interruption are
-        launched first, then the default.
+        Later results are compared with the first correct one. Points that were correct before an
+        interruption are launched first, then the spec's default.
         """
         known, entries = dict(self._contest(match).points), match.entries
         if known.keys() >= entries.keys():

@@ -1,19 +1,20 @@
 """Choose the rows of a tuning table from results, with as few configurations as possible.
 
-For every key, one of the configurations must be within the limit.
+For every key, at least one chosen configuration must be within the limit: at most a given
+percentage slower than the best configuration for the key.
 
 Several files may have results of different keys. A key of `tune.by` may have several contests, one
-for each combination of the matrix parameters that are not in `by`; a row must be good in all of
-them.
+for each combination of the matrix parameters that are not in `by`. A configuration must be within
+the limit in all contests of the key.
 
 If the spec has buckets, keys are rounded to the key that names their bucket. A bucket has one row,
-under that key. Its configuration is within the limit for that key, and for as many measured keys of
-the bucket as possible. The other measured keys get their own rows. If calls may be padded, a bucket
-has a row only if the key that names it was measured, because calls are padded to that key.
+under that key. The row's configuration is within the limit for that key, and for as many measured
+keys of the bucket as possible. The other measured keys get their own rows. If calls may be padded,
+a bucket has a row only if the key that names it was measured, because calls are padded to that key.
 
-To get few configurations, a greedy algorithm takes the configuration that is within the limit for
-most of the remaining keys, until no keys remain (Chvátal, "A greedy heuristic for the set-covering
-problem", 1979). Then swaps of single configurations minimize the geometric mean of the losses. All
+To get few configurations, a greedy algorithm repeatedly takes the configuration that is within the
+limit for the largest number of remaining keys (Chvátal, "A greedy heuristic for the set-covering
+problem", 1979). Then swaps of single configurations reduce the geometric mean of the losses. All
 ties go to the first configuration in canonical order.
 """
 
@@ -39,7 +40,7 @@ from pallasc.tuning.results import Contest, ContestKey, Results
 Key = tuple[Scalar, ...]
 
 ChangeKind = Literal["added", "changed", "measured", "dropped", "same"]
-"""Change of a row; `measured`: new figures or another artifact of the same variant."""
+"""Change of a row; `measured`: the same configuration with new figures or another artifact."""
 
 
 class TunedKernel(NamedTuple):
@@ -65,8 +66,8 @@ class Option(NamedTuple):
 
     Attributes:
         row: the row that uses it.
-        loss: log(its time / best time), at least 0; the largest over all contests.
-        is_within: True if it is certainly within the limit in every contest.
+        loss: log(its time / best time), at least 0; the largest one of all contests.
+        is_within: True if it is known to be within the limit in every contest.
     """
 
     row: Row
@@ -76,7 +77,13 @@ class Option(NamedTuple):
 
 @dataclass(slots=True)
 class MeasuredKey:
-    """A key with its options by the canonical text of their `use`, and the one used, or None."""
+    """A measured key.
+
+    Attributes:
+        key: the values of `tune.by`.
+        options: its options by the canonical text of their `use`.
+        use: the canonical text of the chosen `use`; None if no option is chosen.
+    """
 
     key: Key
     options: Mapping[str, Option]
@@ -88,12 +95,12 @@ class MeasuredKey:
 
     @property
     def option(self) -> Option:
-        """The option that it uses; there must be one."""
+        """The chosen option; there must be one."""
         return self.options[self.use or ""]
 
 
 class RowChange(NamedTuple):
-    """A change of a row: the new row, or the dropped one; `before` is None for an added row."""
+    """A change: `row` is the new or the dropped row; `before` is None for an added row."""
 
     kind: ChangeKind
     row: Row
@@ -133,7 +140,7 @@ class Picked:
 
     @property
     def beyond(self) -> list[Key]:
-        """The keys that lose, or may lose, more than the limit."""
+        """The keys whose configuration is not known to be within the limit."""
         return [own.key for own in self.served if not own.option.is_within]
 
     @property
@@ -144,7 +151,7 @@ class Picked:
 
     @property
     def configurations(self) -> dict[str, dict[str, Scalar]]:
-        """The measured configurations by their canonical text, in its order."""
+        """The measured configurations by their canonical text, sorted by it."""
         found = {name: own.row.use for key in self.keys for name, own in key.options.items()}
         return dict(sorted(found.items()))
 
@@ -161,16 +168,16 @@ def pick(
     *,
     most: int | None = None,
 ) -> list[Picked]:
-    """Decide on each kernel in the results, sorted by name.
+    """Choose the rows of each kernel in the results; kernels are sorted by name.
 
     Args:
         files: the results; their order does not matter.
         kernels: tuned kernels of the specs by name.
-        percent: the limit: how much slower a configuration may be than the best one for a key.
+        percent: the limit, in percent.
         most: maximum number of configurations for a kernel, even if keys then exceed the limit.
 
     Raises:
-        CorruptError: the end of a file is missing.
+        CorruptError: the last line of a file is incomplete.
         SpecError: the results do not match each other or the specs.
     """
     gpu = _checked_model(files)
@@ -194,11 +201,11 @@ def pick(
 
 
 def with_model(file: Results, models: Iterable[Target]) -> Results:
-    """Add the name of the model to results if only the specs know that GPU.
+    """Add the name of the model to results if only a spec defines the model.
 
     Args:
         file: the results.
-        models: models of the specs; a description is the GPU's name in the driver.
+        models: models that specs define; their description is the GPU's name in the driver.
     """
     if file.start.model is None:
         for model in models:
@@ -211,7 +218,7 @@ def with_model(file: Results, models: Iterable[Target]) -> Results:
 
 
 def _checked_model(files: Sequence[Results]) -> str:
-    """Check that files are complete, and of one GPU that the points are compiled for.
+    """Check that files are complete, from one GPU, and have points compiled for its model.
 
     Returns:
         The GPU's model.
@@ -267,7 +274,7 @@ def _contests(files: Sequence[Results]) -> dict[ContestKey, Contest]:
     return contests
 
 
-# ---- what was measured
+# ---- measured keys
 
 
 def _measure_keys(
@@ -325,7 +332,7 @@ def _options(contest: Contest, gpu: str, tune: Tune, percent: float) -> dict[str
 
 
 def _worst(contests: Sequence[Mapping[str, Option]]) -> dict[str, Option]:
-    """Return the options that all contests of a key have, with figures from the first one."""
+    """Return the options that all contests of a key have, with rows from the first contest."""
     shared = sorted(name for name in contests[0] if all(name in own for own in contests))
     return {
         name: contests[0][name]._replace(
@@ -373,9 +380,9 @@ def _add_rows(picked: Picked, tune: Tune) -> None:
 
 
 def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
-    """Return the configuration of a bucket: one that the key naming the bucket may use.
+    """Return the configuration of a bucket's row, which the key that names the bucket can use.
 
-    Of these, it is the one within the limit for most keys, then the one that loses least.
+    It is the one within the limit for the most keys; of several, the one with the least loss.
     """
     end = next((own for own in group if own.key == around), None)
 
@@ -390,8 +397,8 @@ def _shared_use(around: Key, group: Sequence[MeasuredKey]) -> str:
 def _changes(picked: Picked, old: Sequence[Row]) -> list[RowChange]:
     """Return the changes of all rows of a kernel, in table order.
 
-    Rows of other models stay, and so do rows of keys and buckets without a decision. A measured key
-    that uses its bucket's row has no other row.
+    Rows of other models stay, and so do rows of keys and buckets without a new row. If a measured
+    key uses the row of its bucket, its own row is dropped.
     """
     before = {_row_id(row.gpu, row.key): row for row in old}
     written = {_row_id(row.gpu, row.key): row for row in picked.rows}
@@ -420,7 +427,7 @@ UNSERVED = 1e6
 """Loss of a key for which no chosen configuration was measured; larger than any other loss."""
 
 _MOST_ROUNDS = 20
-"""Maximum number of swap rounds; each reduces the sum, and they usually end after a few."""
+"""Maximum number of swap rounds; usually, no swap reduces the loss after a few rounds."""
 
 Losses = Mapping[str, float]
 """log(time / best time) of each configuration that was measured for a key."""
@@ -429,7 +436,7 @@ Losses = Mapping[str, float]
 class Chosen(NamedTuple):
     """The configurations to use, sorted, and the one that each key uses.
 
-    `of_key` is None for a key for which none of `used` was measured.
+    An element of `of_key` is None if no configuration in `used` was measured for that key.
     """
 
     used: tuple[str, ...]
@@ -457,13 +464,13 @@ def choose(
 
 
 def _fastest(losses: Losses, within: Collection[str], used: Sequence[str]) -> str | None:
-    """Return the configuration of a key: one within the limit if possible, then the fastest."""
+    """Return the fastest used configuration within the limit for a key, else the fastest one."""
     usable = [name for name in used if name in losses]
     return min(usable, key=lambda name: (name not in within, losses[name]), default=None)
 
 
 def greedy_cover(covered: Mapping[str, set[int]]) -> list[str]:
-    """Return configurations that cover every key that can be covered, the most useful first."""
+    """Return configurations that cover all keys in `covered`, in the order of the greedy choice."""
     left, chosen = set[int]().union(*covered.values()), list[str]()
     while left:
         best = max(covered, key=lambda name: len(covered[name] & left))
@@ -479,7 +486,7 @@ def greedy_cover(covered: Mapping[str, set[int]]) -> list[str]:
 def _swapped(
     losses: Sequence[Losses], covered: Mapping[str, set[int]], used: Sequence[str]
 ) -> tuple[str, ...]:
-    """Reduce the loss by swaps; the number of configurations stays, and so do the covered keys."""
+    """Reduce the loss by swaps that keep the number of configurations and the covered keys."""
     chosen = list(used)
     for _ in range(_MOST_ROUNDS):
         before = tuple(chosen)

@@ -1,17 +1,17 @@
 """Plan a job: compile all points, drop those not worth measuring, and bundle the rest.
 
-The bundle has the ranks of points, and reference values for their results. It has no table rows,
-because the job is to produce them.
+The bundle, called a job, has the ranks of points, and reference values for their results. It has no
+table rows, because measuring its points produces them.
 
-Points of a key, which have the same values of `tune.by` on one target, compete:
+Points compete if they have the same key: the same values of `tune.by` on one target.
 
-* a point that failed is dropped: it did not compile, exceeds its budget, or uses more shared memory
-  than a block can have
-* of points with the same artifact, the first is kept
-* a point whose threads spill over `MOST_MORE_SPILLS` bytes more than the least of its key is
-  dropped. There is no absolute limit: for large head dimensions, Tokamax's fastest configurations
-  of attention spill kilobytes, and the others spill more
-* of the rest, the best by rank are kept, at most a share of all points of the key
+* A point is dropped if it does not compile, exceeds its budget, or uses more shared memory than a
+  block can have.
+* Of points with the same artifact, the first is kept.
+* A point is dropped if its threads spill over `MOST_MORE_SPILLS` bytes more than the least spilling
+  point of its key. There is no absolute limit: for large head dimensions, Tokamax's fastest
+  configurations of attention spill kilobytes, and the others spill more.
+* Of the rest, the best by rank are kept, at most a share of all points of the key.
 
 The default of the spec, and the points that its table already uses, are kept if they compile: new
 points are compared with them. They count toward the share, but at least one other point is kept.
@@ -20,11 +20,11 @@ A rank comes from a score: a weighted sum of the logarithms of figures relative 
 of the key. A score is not a time: it has no unit, and scores of two keys cannot be compared. The
 weights were fitted, by pairwise logistic regression, to the winners that Tokamax 0.0.17 publishes
 for H100 and B200, on half of the sampled shapes; `bench/tune.py` evaluates them on the
-other half. They prefer large tiles, so that a grid has few blocks, but few spills; deep pipelines
-that fill shared memory; and one tile per block over persistent blocks.
+other half. They favor large tiles (few blocks in a grid), few spills, deep pipelines that fill
+shared memory, and one tile per block over persistent blocks.
 
-If a point launches several kernels, spills and barriers are added up; shared memory and waves are
-those of the launch with the most threads.
+If a point launches several kernels, their spills and barriers are added up; shared memory and waves
+are from the launch with the most threads.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Facts(NamedTuple):
 
     Attributes:
         digest: digest of its artifact.
-        spill_bytes: spill stores and loads per thread, over all its kernels; None if unknown.
+        spill_bytes: bytes of spill stores and loads per thread, in all kernels; None if unknown.
         smem_bytes: shared memory per block.
         waves: number of times that the grid fills all multiprocessors.
         mbarriers: barriers in shared memory; a pipeline has some for each stage.
@@ -87,7 +87,7 @@ def facts_of(artifact: Artifact) -> Facts:
         CorruptError: the artifact is damaged.
     """
     launches = artifact.plan.launches
-    # Without XLA's kernels, which do little.
+    # XLA's kernels are left out, because they do little.
     known = [launch for launch in launches if launch.origin == "mosaic"] or launches
     largest = max(known, key=lambda launch: math.prod(launch.grid) * math.prod(launch.block))
     kernel = artifact.kernel_of(largest)
@@ -102,7 +102,7 @@ def facts_of(artifact: Artifact) -> Facts:
 
 
 _FREE_SPILLS = 64
-"""Spills that hardly matter: added to the spills before the logarithm."""
+"""Bytes added to the spills before taking the logarithm, so that small spills hardly matter."""
 
 _TERMS: tuple[tuple[float, Callable[[Facts], float | None]], ...] = (
     (-0.9, lambda facts: 1 + facts.mbarriers),
@@ -112,7 +112,7 @@ _TERMS: tuple[tuple[float, Callable[[Facts], float | None]], ...] = (
     (1.8, lambda facts: None if _is_one_wave(facts) else facts.waves),
     (1.2, lambda facts: math.e if _is_one_wave(facts) else 1.0),
 )
-"""Weights and their figures; a figure is None if unknown."""
+"""Weights, each with a function that returns the weighted figure, None if it is unknown."""
 
 
 def scores(facts: Sequence[Facts]) -> list[float]:
@@ -144,11 +144,12 @@ KINDS: Mapping[Kind, str] = {
     "spills": "spilled more than others",
     "rank": "ranked behind the others",
 }
-"""Reasons for dropping points, in the order of the rules, as the summary counts them."""
+"""Rules that drop points, in the order of their application, and their texts in the summary."""
 
 MOST_MORE_SPILLS = 1024
-"""Bytes per thread, stores and loads. Tokamax's published winners for H100 spill up to 668 more
-than the least of their key, where larger tiles are worth it. This limit is 1.5 times that."""
+"""Bytes of spill stores and loads per thread, above the minimum of the key. Tokamax's published
+winners for H100 are up to 668 bytes above it, because larger tiles are worth that. The limit is
+about 1.5 times as large."""
 
 DEFAULT_SHARE = 0.5
 
@@ -162,9 +163,10 @@ class Point:
     Attributes:
         id: the variant's id.
         key: equal for points that are alternatives.
-        facts: its figures; None if there is no artifact.
+        facts: its figures; None if it has no artifact.
         stays: True if it is kept whenever it compiles.
-        rule: the rule that drops it, None if it is kept; set in advance if there is no artifact.
+        rule: the rule that drops it, None if it is kept. A point without artifact has a rule before
+            `prune`.
         why: the reason in words.
         rank: its rank in its key, from 1; 0 if it is dropped.
     """
@@ -179,7 +181,7 @@ class Point:
 
     @property
     def known(self) -> Facts:
-        """Its figures, if it has an artifact."""
+        """Its figures; the point must have an artifact."""
         if self.facts is None:
             raise ValueError(f"{self.id} has neither facts nor a rule that drops it")
         return self.facts
@@ -404,7 +406,7 @@ def _failure(result: VariantResult) -> str:
 
 
 def counts_text(points: Sequence[Point]) -> str:
-    """Return the number of points that each rule dropped: `2 did not compile, 1 broke a budget`."""
+    """Return the number of points each rule dropped: `2 failed, 1 spilled more than others`."""
     counts = Counter(point.rule for point in points)
     return ", ".join(f"{counts[kind]:,} {text}" for kind, text in KINDS.items() if counts[kind])
 

@@ -1,8 +1,8 @@
-"""The process of one point, both ends: it launches one variant, and measures it on request.
+"""Both ends of the process of one point, which launches one variant and measures it on request.
 
 Requests have a time limit; a process is killed together with everything that it started. The run
-(the process of `pallasc tune run`) creates no context on the GPU, so that no error of a kernel can
-affect it.
+(the process of `pallasc tune run`) creates no context on the GPU, so an error of a kernel cannot
+affect the run.
 
 The process is started as `python -P -m pallasc.tuning.point_process PARENT SOCKET`. It ends with
 the run, even if the run is killed. The two exchange JSON objects, one per line, in turn:
@@ -137,7 +137,7 @@ class PointProcess:
         """Kill the process and its whole session; repeated calls do nothing.
 
         Raises:
-            DeviceError: it does not end.
+            DeviceError: the process does not end.
         """
         if self._socket.fileno() < 0:
             return
@@ -171,11 +171,11 @@ def _last_line(descriptor: int) -> str:
     return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
 
 
-# ---- in the process
+# ---- code that runs in the process
 
 
 def main(parent: int, descriptor: int) -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the run closes the socket."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -222,9 +222,9 @@ class _Point:
             return {"sizes": [file.write(output) for output in self.operands.outputs()]}
 
     def time(self, repeats: int, *, cold: bool) -> dict[str, object]:
-        """Measure a launch: the mean of several without the fastest and slowest quarter.
+        """Return the mean time of several launches without the fastest and slowest quarter.
 
-        A median of few launches would be as coarse as the timestamps of events.
+        A median would be as coarse as the timestamps of events.
         """
         from pallasc.runtime.timing import time_launches
 

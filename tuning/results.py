@@ -1,4 +1,4 @@
-"""Results of `pallasc tune run`: lines of JSON, each with a check, in the order of the run.
+"""Results of `pallasc tune run`: lines of JSON, each with a checksum, in the order of the run.
 
 Schema 1, ASCII, append-only; each line is canonical JSON (`specs/canonical.py`) and is synced to
 the disk before the next measurement:
@@ -15,14 +15,15 @@ the disk before the next measurement:
     done    = subject {winner: id | null, why: text}
     subject = {kernel: text, key: [scalar], [at: {parameter: scalar}]}
 
-* `check` is the first 16 hexadecimal digits of the SHA-256 of the line's canonical JSON without it
-* a start is the first line, and the first of each resumption: same job, device, and schema. The
-  driver and the date of a contest come from the last start before its last round
+* `check` is the first 16 hexadecimal digits of the SHA-256 of the line's canonical JSON without
+  `check`
+* each run writes a start before its other lines. All starts of a file have the same job, device,
+  and schema. The driver and date of a contest come from the last start before its last round
 * a **contest** compares the points of a key on one GPU. `key` has the exact values of `tune.by`;
   `at` has the values of the matrix's other parameters, if there are any
-* if several point lines have one id, the last one counts: a launched point may fail in a later
-  round. Then the points that were dropped in comparisons with it (`by`) take part again
-* rounds of a contest ascend from 1 without a gap; a line has the times of all remaining points
+* if several point lines have one id, the last one counts: a point may fail in a later round. If it
+  does, the points that were dropped in comparisons with it (`by`) take part again
+* rounds of a contest are numbered from 1 without gaps; `times_us` has all remaining points
 * `driver` is NVIDIA's version, `580.95.05`, empty if unknown
 * a last line without a line feed is incomplete: it does not count, and causes a warning
 
@@ -114,7 +115,7 @@ class Done(_Subject, frozen=True, kw_only=True):
 
 Record = Start | Point | Times | Dropped | Done
 
-# ---- what the records say
+# ---- results, made from records
 
 
 @dataclass(slots=True)
@@ -126,11 +127,10 @@ class PointResults:
         params: its parameters.
         target: the model that it was compiled for.
         artifact: digest of the launched artifact.
-        failed: why it has no valid times, "" if it has; a failed point's earlier times do not
-            count.
-        dropped: why it was not measured to the end, "" if it was.
-        dropped_by: the id of the point that it was compared with.
-        times_us: its time in each of its rounds, in microseconds.
+        failed: why the point failed, "" if it did not; a failed point's earlier times do not count.
+        dropped: why the point was dropped, "" if it was not.
+        dropped_by: the id of the point that it was compared with when it was dropped.
+        times_us: its times in microseconds, by round.
     """
 
     id: str
@@ -144,7 +144,7 @@ class PointResults:
 
     @property
     def median_us(self) -> float:
-        """The median time; there must be one."""
+        """The median of its times; the point must have times."""
         return statistics.median(self.times_us.values())
 
 
@@ -157,16 +157,16 @@ class Contest:
     """A comparison of the points of a key.
 
     Attributes:
-        kernel: the kernel.
+        kernel: name of the kernel.
         key: the exact values of `tune.by`.
         at: values of the matrix parameters that are not in `by`.
         points: the points by id, in the order of the file.
-        leaders: the points that others were compared with when they were dropped, in this order.
-        rounds: its rounds.
+        leaders: for each dropped point, the point that it was compared with, in order of dropping.
+        rounds: its complete rounds.
         spent_s: time spent on measurements.
-        winner: the id of the best point; None if none is valid, or it is not done.
-        done: why it ended, "" if it has not.
-        start: start of the run that measured its last round, None before the first round.
+        winner: the id of the best point; None if no point is valid, or before the end.
+        done: why the contest ended, "" before its end.
+        start: start of the run that measured the last round, None before the first round.
     """
 
     kernel: str
@@ -194,15 +194,15 @@ class Contest:
         return [point for point in self if point.failed]
 
     def ratios(self, one: str, other: str) -> list[float]:
-        """Return the time of a point relative to another, in each round that had both."""
+        """Return the time of `one` over the time of `other`, in each round that measured both."""
         a, b = self.points[one].times_us, self.points[other].times_us
         return [a[number] / b[number] for number in sorted(a.keys() & b.keys())]
 
     def measured(self, point: PointResults) -> Measured:
         """Return the figures of a point with times, in the form of a table row.
 
-        The driver and the date come from the run that measured the last round, not from a run that
-        found the contest done.
+        The driver and the date come from the run that measured the last round, even if a later run
+        ended the contest.
         """
         if self.start is None:
             raise ValueError(f"{point.id} has no times")
@@ -256,7 +256,7 @@ class Contest:
 
 
 def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) -> ContestKey:
-    """Return the key of a contest; 1 and true differ."""
+    """Return the key of a contest; the values 1 and true give different keys."""
     return kernel, canonical_text([key, dict(at)])
 
 
@@ -265,11 +265,11 @@ class Results:
     """The contents of a file of results.
 
     Attributes:
-        file: its path for messages.
+        file: the file's path for messages.
         start: start of the last run.
         contests: the contests, in the order of the file.
-        torn: remark on an incomplete last line, which was dropped; "" for none.
-        whole_bytes: length of the file without that line.
+        torn: warning that the last line is incomplete and was dropped, "" if it is complete.
+        whole_bytes: length of the file without an incomplete last line.
     """
 
     file: str
@@ -312,7 +312,7 @@ def read_results(path: Path) -> Results:
     """Read a file of results.
 
     Raises:
-        SpecError: it cannot be read, is something else, or has another schema.
+        SpecError: the file cannot be read, has other contents, or has another schema.
         CorruptError: a line does not match its check or the grammar, or the file has the results of
             two jobs or two GPUs.
     """
@@ -347,7 +347,6 @@ def parse_results(data: bytes, shown: str) -> Results:
 
 
 def _first(line: bytes, shown: str) -> Start:
-    """Return the start on the first line of a file."""
     try:
         start = msgspec.json.decode(line, type=Start)
     except msgspec.MsgspecError:
@@ -386,9 +385,9 @@ class ResultsFile:
     """A file of results that a run appends to.
 
     Attributes:
-        results: its content, always the same as reading it would give.
-        resumed: True if it already had results.
-        changed: True if this run has written to it.
+        results: the contents of the file, updated with each written record.
+        resumed: True if the file had results before this run.
+        changed: True if this run has written to the file.
     """
 
     def __init__(self, descriptor: int, path: Path, start: Start) -> None:
@@ -409,13 +408,13 @@ class ResultsFile:
         """Write a record and add it to the results.
 
         Raises:
-            SpecError: it cannot be written.
+            SpecError: the file cannot be written.
         """
         self._write(line_of(record))
         self.results.add(record)
 
     def _write(self, line: bytes) -> None:
-        """Append a line, the first one after the start."""
+        """Append a line; the first call also removes an incomplete line and writes the start."""
         with _refusing(self._path):
             if self._start is not None:
                 line = line_of(self._start) + line
@@ -439,7 +438,7 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
     Raises:
         SpecError: the file has other contents (it is not changed), another run is writing it, or it
             cannot be written.
-        CorruptError: it is damaged.
+        CorruptError: the file is damaged.
     """
     with _refusing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -453,10 +452,10 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
 
 
 def check_start(found: Start, wanted: Start, shown: str) -> None:
-    """Check that a run may continue in a file: same job, same GPU, comparable times.
+    """Check that a run may continue a file: same job, same GPU, same settings of measurements.
 
     Raises:
-        SpecError: the file has something else.
+        SpecError: one of these differs.
     """
     both = found, wanted
     facts = {

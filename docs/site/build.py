@@ -1,7 +1,7 @@
-"""Build docs/ as a site: gather the pages, write the reference of Python, run Sphinx.
+"""Build docs/ as a site: gather the pages, write the reference of the Python API, run Sphinx.
 
-The name of a page, such as `docs/jax.md`, becomes a link. Nothing is fetched, and JAX is not
-imported, except for `--pictures`, which compiles kernels.
+Names of pages in the text, such as `docs/jax.md`, become links. Nothing is fetched. JAX is imported
+only with `--pictures`, which compiles kernels.
 
     python -P docs/site/build.py [--pictures] [OUTPUT]
 """
@@ -27,13 +27,13 @@ ROOT = DOCS.parent
 _NO_PAGES = ("build.py", "pictures.py", "__pycache__")
 NAMES = {"README": "overview", "ARCHITECTURE": "architecture", "CHANGELOG": "changelog"}
 NAMES |= {"SECURITY": "security"}
-"""Names on the site of pages that are not in docs/."""
+"""Pages in the repository's root, with their names on the site."""
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"`(?:docs/([a-z-]+)|([A-Z]+))\.md`")
 
 
 def main(arguments: list[str]) -> int:
-    """Build the site; a warning of Sphinx is an error."""
+    """Build the site; Sphinx's warnings are errors."""
     from sphinx.cmd.build import build_main
 
     places = [argument for argument in arguments if argument != "--pictures"]
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
 
 
 def gather(source: Path) -> None:
-    """Put everything that Sphinx reads into a folder."""
+    """Write everything that Sphinx reads into the folder `source`."""
     shutil.copytree(SITE, source, ignore=shutil.ignore_patterns(*_NO_PAGES))
     index = source / "index.md"
     index.write_text(with_others(index.read_text("utf-8")), "utf-8")
@@ -66,20 +66,20 @@ def gather(source: Path) -> None:
 
 
 def pages() -> Iterator[Path]:
-    """Yield the pages that GitHub shows, too."""
+    """Yield the Markdown pages of the repository."""
     yield from (ROOT / f"{name}.md" for name in NAMES)
     yield from sorted(DOCS.glob("*.md"))
 
 
 def with_others(index: str) -> str:
-    """Return the first page, with pages that its navigation does not name among the guides."""
+    """Return the first page, with the pages that its navigation lacks added to the guides."""
     named = {line.rpartition("<")[2].rstrip(">") for line in index.splitlines()}
     others = [name for path in pages() if (name := site_name(path.stem)) not in named]
     return index.replace("OTHERS\n", "".join(f"{name}\n" for name in others))
 
 
 def site_name(stem: str) -> str:
-    """Return the name of a page in the site."""
+    """Return the name of a page on the site."""
     return NAMES.get(stem, stem)
 
 

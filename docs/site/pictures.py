@@ -1,6 +1,6 @@
 """Pictures of real output, for the site and the README; Chromium draws the report.
 
-python -P docs/site/pictures.py    write the pictures of the README again
+`python -P docs/site/pictures.py` writes the pictures of the README again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMMANDS = (
     "pallasc check kernels.yaml -k n=4096",
     "pallasc inspect kernels.yaml --lines -k 'n=4096 and dtype=f32'",
 )
-"""For the files of `pallasc init`."""
+"""The commands in the picture of a terminal, run on the files that `pallasc init` writes."""
 COLUMNS = 96
 NOTE = "A site that is built where Chromium is installed has pictures."
 
@@ -103,7 +103,7 @@ def draw_terminal(picture: Path) -> None:
             console.print(Text(f"$ {command}", style="bold"))
             for line in on_screen(_in_terminal(shlex.split(command), folder)):
                 console.print(Text.from_ansi(line))
-    # The format loads its font from a server.
+    # Remove the font, which rich's format would load from a server.
     svg_format = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     svg_format = svg_format.replace("font-family: Fira Code", "font-family: Fira Code, Menlo")
     console.save_svg(str(picture), title="pallasc", code_format=svg_format, unique_id="terminal")
@@ -131,7 +131,7 @@ def _in_terminal(command: Sequence[str], folder: str) -> str:
 
 
 def on_screen(output: str) -> list[str]:
-    """Return the lines on a terminal after `output`, with colors."""
+    """Return the lines that a terminal shows after `output`, with colors."""
     lines = [""]
     for part in re.split(r"(\r\n|\r|\x1b\[2K|\x1b\[1A|\x1b\[\?25[hl])", output):
         if part == "\r\n":

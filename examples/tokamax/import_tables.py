@@ -7,7 +7,7 @@ Tokamax stores its measurements in `tokamax/data/autotuning/<device>/<op>.json`:
 are JSON strings (`tokamax/_src/autotuning/cache.py`). For each GPU this script writes:
 
 * `tokamax-h100.yaml`, the spec: one kernel per op, with its configurations under `tune`
-* `tokamax-h100.json`, the points: the arguments of each call that Tokamax was tuned for
+* `tokamax-h100.json`, the points: the arguments of each call for which Tokamax has measurements
 * `tokamax-h100.tuned.yaml`, the table: the fastest configuration of each point, and its time
 
 Entries without a configuration are skipped. Entries with arguments that the specs do not support
@@ -36,7 +36,7 @@ Tuned = list[tuple[Point, list[tuple[Config, list[float]]]]]
 
 
 class Gpu(NamedTuple):
-    """A GPU for which Tokamax has tables: its model in pallasc, its architecture, its name."""
+    """A GPU for which Tokamax has tables: its model, architecture, and name in the driver."""
 
     model: str
     arch: str
@@ -61,9 +61,9 @@ class Op(NamedTuple):
     Attributes:
         kernel: name of the kernel in the spec.
         table: name of Tokamax's file, without `pallas_mosaic_gpu_`.
-        op: module and class.
+        op: module and class of Tokamax's op.
         configs: class of the configurations by architecture.
-        text: `args` and `static` of the spec, except `self`, which contains the configuration.
+        text: `args` and `static` of the spec; `self`, the last of `static`, is added later.
         point: returns the parameters of an entry, None if another kernel handles the entry.
         derived: parameters that are computed from the others.
     """
@@ -129,7 +129,7 @@ def mask_of(value: Mapping[str, Any]) -> tuple[str | None, bool]:
 
 
 def precision_of(value: object) -> str:
-    """Return JAX's name of a precision; `default` represents a pair of them."""
+    """Return the name of a precision; a pair of equal ones gives its name in lower case."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
@@ -164,7 +164,7 @@ def attention_point(arguments: dict[str, Any]) -> Point:
 
 
 def attention_vjp_point(arguments: dict[str, Any], *, masked: bool) -> Point | None:
-    """Return the parameters of a backward pass, with or without an array as mask."""
+    """Return the parameters of a backward pass; `masked` means that its mask is an array."""
     mask, causal = mask_of(arguments.pop("mask"))
     if (mask is not None) is not masked:
         return None
@@ -251,7 +251,7 @@ VJP_TEXT = f"""\
 
 
 def attention_vjp(kernel: str, *, masked: bool) -> Op:
-    """Return the op of backward passes, with or without an array as mask."""
+    """Return the op of backward passes; `masked` means that their mask is an array."""
     argument = 'bool_mask: "{mask}"' if masked else 'is_causal: "{causal}"'
     mask = f'      mask: {{$call: "{ATTENTION}.base:Mask", {argument}}}\n'
     module = f"{ATTENTION}.pallas_mosaic_gpu_vjp"
@@ -322,7 +322,7 @@ OPS = (
 
 
 def find_package(folder: Path | None) -> tuple[Path, str]:
-    """Return Tokamax's folder and version: of the installation, or in a given folder."""
+    """Return the path of Tokamax's package and its version, in `folder` or as installed."""
     if folder is not None:
         infos = sorted(folder.glob("tokamax-*.dist-info"))
         version = infos[-1].name.removesuffix(".dist-info").partition("-")[2] if infos else ""
@@ -334,7 +334,7 @@ def find_package(folder: Path | None) -> tuple[Path, str]:
 
 
 def read_points(file: Path, op: Op, skipped: Counter[str]) -> Tuned:
-    """Return the points of an op that have configurations; count the others."""
+    """Return the points of an op; count skipped entries by reason."""
     points: dict[str, tuple[Point, list[tuple[Config, list[float]]]]] = {}
     for key, configs in json.loads(file.read_bytes()).items() if file.exists() else ():
         if not configs:
@@ -351,7 +351,7 @@ def read_points(file: Path, op: Op, skipped: Counter[str]) -> Tuned:
     return list(points.values())
 
 
-# ---- what is written
+# ---- files to write
 
 
 def files_of(stem: str, gpu: Gpu, kernels: list[tuple[Op, Tuned]], source: str) -> dict[str, str]:

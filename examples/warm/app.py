@@ -1,4 +1,4 @@
-"""A program to start without compiling: it trains two weights with a Pallas kernel."""
+"""A program that `pallasc warm` prepares: it trains two weights with a Pallas kernel."""
 
 import functools
 
@@ -11,7 +11,7 @@ SIZE = 1024
 
 
 def square_body(x_ref, out_ref):
-    """Square in one kernel."""
+    """Write the squares of `x_ref` to `out_ref`."""
     out_ref[...] = x_ref[...] * x_ref[...]
 
 

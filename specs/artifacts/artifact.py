@@ -1,8 +1,7 @@
-"""The artifact: one record of all parts of a compiled variant; its resources and their limits.
+"""The artifact of a compiled variant, its resources, and limits of resources.
 
-It lists the parts by digest.
-
-Record, schema 1, canonical JSON (`specs/canonical.py`); its SHA-256 is the artifact's digest:
+An artifact is a record that lists all parts of a compiled variant by digest. The record, schema 1,
+is canonical JSON (`specs/canonical.py`), and its SHA-256 is the artifact's digest:
 
 * `schema`: 1
 * `target`: the model's figures (`specs/gpus.py`), `name` included
@@ -19,7 +18,7 @@ Occupancy Calculator: registers are allocated to warps in units of 256, and the 
 multiple of 4, one for each partition of a multiprocessor. From compute capability 8.0 on, each
 block uses 1,024 bytes of shared memory for the system.
 
-A budget limits them by absolute numbers, or by rules relative to a baseline:
+A budget limits the fields of `Resources` by absolute numbers, or by rules relative to a baseline:
 
     limit   = whole number | rule
     rule    = sign amount [ "." digits ] [ " " ] "%" | sign amount | ( "<=" | ">=" ) " " "baseline"
@@ -99,8 +98,8 @@ class KernelResources(StrictStruct, frozen=True):
         origin: "mosaic" or "xla".
         registers: registers per thread.
         stack_bytes: stack frame per thread.
-        spill_store_bytes, spill_load_bytes: per thread; None if there is a stack frame and the
-            assembler's report is missing.
+        spill_store_bytes, spill_load_bytes: bytes per thread; None if there is a stack frame and
+            the assembler's report is missing.
         static_smem_bytes, dynamic_smem_bytes: shared memory per block.
         barriers: named barriers per block.
     """
@@ -154,10 +153,10 @@ class Artifact:
         read_blob: returns the bytes for a digest; they are checked here.
 
     Attributes:
-        find_source_lines: reads the source lines that a bundle has for it; None outside of bundles.
-        find_ptx: finds the PTX of the kernels that come without it, by the digest of their cubin;
-            None if it is unknown how the artifact was compiled, as for an artifact from a bundle or
-            the store.
+        find_source_lines: reads the artifact's source lines from its bundle; None outside of
+            bundles.
+        find_ptx: finds the PTX of kernels that come without it, by the digest of their cubin; None
+            if it is unknown how the artifact was compiled, as in a bundle or the store.
 
     Raises:
         CorruptError: the record has another schema, or lacks a field.
@@ -196,7 +195,7 @@ class Artifact:
         """The artifact's JSON.
 
         Raises:
-            CorruptError: it was not in memory and can no longer be loaded.
+            CorruptError: the record was not in memory and can no longer be loaded.
         """
         if self._record is not None:
             return self._record
@@ -254,10 +253,10 @@ class Artifact:
 
     @property
     def source_lines(self) -> "SourceLines | None":
-        """The source lines in its bundle, None if there are none.
+        """The source lines in the artifact's bundle, None if there are none.
 
         Raises:
-            CorruptError: they are damaged.
+            CorruptError: the source lines are damaged.
         """
         return None if self.find_source_lines is None else self.find_source_lines()
 
@@ -291,7 +290,7 @@ class Artifact:
         """Return the bytes with the digest `key`.
 
         Raises:
-            CorruptError: the artifact does not list it, or the bytes have another digest.
+            CorruptError: the artifact does not list `key`, or the bytes have another digest.
         """
         self.blob_bytes(key)
         data = self._read_blob(key)
@@ -350,7 +349,7 @@ def _checked(record: Any) -> ArtifactRecord:
 class Resources(NamedTuple):
     """Resource usage of a variant; None for unknown.
 
-    With several kernels, each number is the one of the most demanding kernel.
+    If a variant has several kernels, each number is from the most demanding one.
 
     Attributes:
         registers: registers per thread.
@@ -446,7 +445,8 @@ def blocks_by_limit(
 ) -> dict[str, int]:
     """Return how many blocks of a launch each resource of a multiprocessor allows.
 
-    The resources are "registers", "shared memory", "threads", and "blocks"; the least counts.
+    The resources are "registers", "shared memory", "threads", and "blocks". The smallest of their
+    numbers is the limit.
 
     Args:
         launch: the launch.
@@ -509,10 +509,10 @@ def resources_of(artifact: Artifact, target: _Figures | None = None) -> Resource
 
     Args:
         artifact: the artifact.
-        target: the figures of its model if known; None reads them from its record.
+        target: the figures of its model; None to read them from the record.
 
     Raises:
-        CorruptError: its plan or its target is damaged.
+        CorruptError: the artifact's plan or target is damaged.
     """
     return Resources(*(_worst(artifact, field, target)[1] for field in Resources._fields))
 
@@ -529,7 +529,7 @@ def check_budget(
     Args:
         artifact: the compiled artifact.
         budget: its limits.
-        before: its baseline resources; a rule without a baseline number holds.
+        before: its baseline resources; a rule is satisfied if its baseline number is unknown.
         baseline: name of the baseline for messages.
 
     Raises:

@@ -2,10 +2,11 @@
 
 A cubin is an ELF file for machine 190 (EM_CUDA). The parser supports 64-bit little-endian ELF
 files, laid out as in the System V ABI (gABI 4.1, chapters 4 and 5), as far as cubins and Mosaic's
-host objects need it. Every offset and length is checked against the available bytes. It reads:
+host objects need it. Every offset and length is checked against the available bytes. The parser
+reads:
 
-* `e_flags`, the SM: bits 8 to 15 if `e_ident[EI_ABIVERSION]` is 8 (CUDA 12.8 and later), bits 0 to
-  7 if it is 7. The suffix "a" is missing: sm_90 and sm_90a look alike.
+* `e_flags`: the SM is in bits 8 to 15 if `e_ident[EI_ABIVERSION]` is 8 (CUDA 12.8 and later), and
+  in bits 0 to 7 if it is 7. The suffix "a" is missing: sm_90 and sm_90a look alike.
 * `.nv.info` and `.nv.info.<kernel>`: attributes `format:1 attribute:1 size-or-value:2 payload`,
   which `cuobjdump -elf` prints under the names EIATTR_…; the numbers used here are below.
 * `.nv.shared.<kernel>`: its size is the static shared memory; from sm_90 on, it includes 1024 bytes
@@ -46,7 +47,7 @@ _KPARAM_INFO_V2 = 0x45
 _NUM_BARRIERS = 0x4C
 _FMT_SVAL = 4  # 16 bits after it: length of a payload; else a value
 
-_LONGEST_VERSION = 7  # a longer version of the driver API does not fit into its number
+_LONGEST_VERSION = 7  # longer text does not fit into the driver API's version number
 _TOOL_NOTES = ".note.nv.tkinfo"
 _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 
@@ -101,7 +102,7 @@ def parse_elf(data: bytes) -> Elf:
     """Parse the ELF file at the start of `data`; bytes after it are ignored.
 
     Raises:
-        CorruptError: it is not such a file, or it is truncated.
+        CorruptError: `data` is not such a file, or is truncated.
     """
     if not data.startswith(ELF) or len(data) < _HEADER_BYTES:
         raise CorruptError("not a 64-bit little-endian ELF file")
@@ -192,7 +193,7 @@ class Cubin:
         """Check that the cubin is for the architecture of its artifact, `sm_90a`.
 
         Raises:
-            CorruptError: it is for another architecture.
+            CorruptError: the cubin is for another architecture.
         """
         if arch.rstrip("af") != f"sm_{self.sm}":
             raise CorruptError(f"the artifact is for {arch}, but its cubin is for sm_{self.sm}")
@@ -210,7 +211,7 @@ def parse_cubin(data: bytes) -> Cubin:
     """Parse a cubin.
 
     Raises:
-        CorruptError: it is not a cubin, or contains wrong lengths or offsets.
+        CorruptError: `data` is not a cubin, or contains wrong lengths or offsets.
     """
     elf = _parse(data)
     # CUDA 12.8 moved the SM number within e_flags and incremented the ABI version.
@@ -231,7 +232,7 @@ def tools_of(data: bytes) -> tuple[Tool, ...]:
     """Return the tools that made a cubin, the last one first.
 
     Raises:
-        CorruptError: it is not a cubin, or contains wrong lengths or offsets.
+        CorruptError: `data` is not a cubin, or contains wrong lengths or offsets.
     """
     return _tools(_parse(data))
 

@@ -1,8 +1,8 @@
 """Write an artifact as a flat plan: one block of bytes that C code reads and launches.
 
-The format's grammar and version history are in `runtime/native/flat_plan.h`. Each table in it is
-written here by one `struct.Struct`, with the same fields in the same order. Equal artifacts give
-equal bytes. The reader checks limits, and how the entries of tables fit together.
+The format's grammar and version history are in `runtime/native/flat_plan.h`. One `struct.Struct`
+per table lists the table's fields in the same order as that file. Equal artifacts give equal bytes.
+The C code checks limits, and that the entries of tables fit together.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _ROWS = {
     "blobs": "<32s2Q2I",
     "data": "<B",
 }
-"""The tables in order, with the fields of an entry."""
+"""The tables in order, with the `struct` format of an entry."""
 
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
 _STEP_FIELDS = "target", "source", "width", "target_offset", "source_offset", "size", "value"
@@ -75,12 +75,12 @@ def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
     Args:
         artifact: the compiled artifact.
         name: its name for messages, `matmul[m=1024]@h100-sxm`.
-        inside: include the cubins and constants; otherwise the plan has only their digests, and the
-            program that opens it provides them.
+        inside: True to include the cubins and constants; otherwise, the plan has only their
+            digests, and the program that opens the plan provides them.
 
     Raises:
         CorruptError: the artifact is damaged.
-        UnsupportedError: it runs on several devices, or exceeds a limit of the format.
+        UnsupportedError: the plan runs on several devices, or exceeds a limit of the format.
     """
     try:
         return _Writer(artifact, name, inside=inside).write()
@@ -111,8 +111,6 @@ class _Table:
 
 
 class _Writer:
-    """Writes one flat plan."""
-
     def __init__(self, artifact: Artifact, name: str, *, inside: bool) -> None:
         self._artifact = artifact
         self._plan = artifact.plan
@@ -152,7 +150,7 @@ class _Writer:
     def _string(self, text: str) -> int:
         """Return the offset of a string, adding it if it is new."""
         if text not in self._strings:
-            # JSON can contain unpaired surrogates, which UTF-8 cannot.
+            # JSON can contain unpaired surrogates, and UTF-8 cannot.
             data = text.encode(errors="replace")
             if "\0" in text or data.decode() != text:
                 raise CorruptError(f"a name of the artifact is not Unicode without zeros: {text!r}")

@@ -1,7 +1,7 @@
 """The launch plan: all data needed to run a compiled function.
 
-A plan is an ordered list of steps over numbered buffers. Offsets and sizes are in bytes. It does
-not depend on JAX or XLA.
+A plan is an ordered list of steps over numbered buffers. Offsets and sizes are in bytes. A plan
+does not depend on JAX or XLA.
 
 Its JSON form, schema 1, is an object with the fields of `LaunchPlan`. Nested records are objects
 with their fields; steps and parameters also have a `kind`. Some fields are omitted:
@@ -47,7 +47,7 @@ MULTICAST = -1
 
 
 def _written(default: Any) -> Any:
-    """Return a default that JSON contains, although others are omitted."""
+    """Return a field's default value that is written to JSON, where other defaults are omitted."""
     return field(default_factory=lambda: default)
 
 
@@ -92,7 +92,7 @@ class Binding(StrictStruct, frozen=True, omit_defaults=True):
         """Size on the device in bytes.
 
         Raises:
-            CorruptError: its dtype is unknown.
+            CorruptError: the dtype is unknown.
         """
         try:
             bits = parse_dtype(self.dtype).bits
@@ -102,7 +102,7 @@ class Binding(StrictStruct, frozen=True, omit_defaults=True):
 
 
 class Access(NamedTuple):
-    """Bytes of a buffer that a step uses; `writes` is None if only the kernel knows."""
+    """Bytes of a buffer that a step uses; `writes` is None if this depends on the kernel's code."""
 
     buffer: int
     offset: int
@@ -128,7 +128,7 @@ class Fill(_Tagged, frozen=True):
         return f"fill {self.size} bytes of {place_text(self.buffer, self.offset)} with {value}"
 
     def run(self, buffers: Sequence[memoryview]) -> None:
-        """Run the step on the host, in the bytes of all buffers."""
+        """Run the step on the host; `buffers` has the bytes of each buffer."""
         value = self.value.to_bytes(self.width, "little")
         buffers[self.buffer][self.offset :][: self.size] = value * (self.size // self.width)
 
@@ -159,7 +159,7 @@ class Copy(_Tagged, frozen=True):
         return f"copy {self.size} bytes of {source} to {target}"
 
     def run(self, buffers: Sequence[memoryview]) -> None:
-        """Run the step on the host, in the bytes of all buffers."""
+        """Run the step on the host; `buffers` has the bytes of each buffer."""
         data = bytes(buffers[self.source][self.source_offset :][: self.size])
         buffers[self.target][self.target_offset :][: self.size] = data
 
@@ -221,7 +221,7 @@ class Pointer(_Tagged, frozen=True, omit_defaults=True):
 
 
 class Bytes(_Tagged, frozen=True):
-    """A kernel parameter passed by value: `size` bytes, `data` overlaid with `tensor_maps`.
+    """A kernel parameter of `size` bytes, passed by value: `data` with `tensor_maps` over it.
 
     `data` is hexadecimal, or empty if the maps (offset, map; 128 bytes each) fill the parameter.
     """
@@ -278,9 +278,9 @@ Parameter = Pointer | Bytes | Peers
 class Launch(_Tagged, frozen=True, omit_defaults=True):
     """Launch `kernel` of the cubin with the digest `cubin`.
 
-    `grid` is in blocks, even with a cluster; `cluster` None means no cluster attribute; `pdl` sets
-    the attribute programmatic stream serialization. `origin` is "mosaic" or "xla". `peer_table` is
-    set if the kernel accesses other devices.
+    `grid` is in blocks, even with a cluster. If `cluster` is None, the launch has no cluster
+    attribute. `pdl` sets the attribute programmatic stream serialization. `origin` is "mosaic" or
+    "xla". `peer_table` is set if the kernel accesses other devices.
     """
 
     kernel: str
@@ -323,7 +323,7 @@ class Launch(_Tagged, frozen=True, omit_defaults=True):
         """Check that the grid divides into clusters.
 
         Raises:
-            CorruptError: it does not.
+            CorruptError: the grid does not divide into clusters.
         """
         if self.cluster and any(n % k for n, k in zip(self.grid, self.cluster, strict=True)):
             shape = "×".join(map(str, self.cluster))
@@ -499,7 +499,7 @@ ELEMENT_BYTES = {
     "uint8": 1, "uint16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8, "float16": 2,
     "float32": 4, "float64": 8, "bfloat16": 2,
 }  # fmt: skip
-"""Sizes of element types, by the driver's names, in the order of their values there."""
+"""Sizes of element types in bytes, by the driver's names, in the order of the driver's values."""
 
 # Values of the driver's enumerations `CUtensorMap…`.
 DTYPES = {name: number for number, name in enumerate(ELEMENT_BYTES)}

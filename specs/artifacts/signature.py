@@ -1,8 +1,9 @@
 """The caller's view of a plan: its arrays, their order, and rules for their addresses.
 
-This module binds the arguments of a call, by position or by name, to the arrays. Arguments and
-results are pytrees: arguments are flattened to arrays, and results are rebuilt. A tree is a number
-(an array), None, a list of trees, or an object that names its original type:
+This module binds the arguments of a call, by position or by name, to the arrays of a plan.
+Arguments and results are pytrees: arguments are flattened to arrays, and results are rebuilt from
+arrays. A tree is a number (an array), None, a list of trees, or an object that names its original
+type:
 
 * `{"dict": {key: tree}}`, `{"tuple": [tree]}`
 * `{"namedtuple": name, "fields": {field: tree}}`; the fields are in the order of their arrays, and
@@ -43,7 +44,7 @@ class Signature:
         results: the arrays that need memory: outputs that are neither an input nor another output.
         updated: numbers of the inputs that are updated in place.
         buffers: numbers of the buffers of inputs and results, in that order.
-        alignments, sizes_bytes: required alignment and size of each of them, in bytes.
+        alignments, sizes_bytes: required alignment and size of each buffer, in bytes.
         input_tree, output_tree, parameters: as in the plan.
     """
 
@@ -166,7 +167,7 @@ class Arguments:
         name: the kernel.
         signature: its signature.
         params: names of matrix parameters that are also accepted.
-        others: other names that are accepted, for suggestions.
+        others: other accepted names, for suggestions.
     """
 
     def __init__(
@@ -189,10 +190,11 @@ class Arguments:
     def bind(
         self, positional: Sequence[Any], named: Mapping[str, object]
     ) -> tuple[list[Any], dict[str, object]]:
-        """Return the arrays, and the other arguments: parameters of the matrix.
+        """Return the arrays, and the other arguments, which are parameters of the matrix.
 
         Raises:
-            ArgumentError: there are too many or too few, one is given twice, or a name is unknown.
+            ArgumentError: there are too many or too few arguments, one is given twice, or a name is
+                unknown.
         """
         values = list(positional)
         if len(values) > len(self._trees):
@@ -265,7 +267,7 @@ def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
 
     Raises:
         ArgumentError: the structures differ.
-        CorruptError: it is not the tree of a plan.
+        CorruptError: `tree` is not the tree of a plan.
     """
     if type(tree) is int:
         yield tree, value
@@ -281,7 +283,7 @@ def unflatten(tree: Any, leaves: Sequence[Any]) -> Any:
     """Replace the numbers in a tree with arrays; nodes become tuples.
 
     Raises:
-        CorruptError: it is not the tree of a plan.
+        CorruptError: `tree` is not the tree of a plan.
     """
     if tree is None or type(tree) is int:
         return None if tree is None else leaves[tree]
@@ -363,7 +365,7 @@ def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
     """Return the children of a value that is passed for a node.
 
     Raises:
-        ArgumentError: it is another node, or cannot be flattened.
+        ArgumentError: the value is another node, or cannot be flattened.
     """
     name, static = str(tree["node"]), tree.get("static")
     listed = ", ".join(keys)

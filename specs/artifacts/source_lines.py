@@ -4,8 +4,8 @@ An artifact has no source lines, so it does not depend on the location of its so
 lines are in a separate record, which is valid only for code with the digests in it.
 
 The record, schema 2, is canonical JSON (`specs/canonical.py`) with the fields of `SourceLines`; a
-frame is a list `[file, line, function]`. It has no times and no absolute paths. Records of schema
-1, which had runs instead of lists of numbers, are no longer read.
+frame is a list `[file, line, function]`. The record has no times and no absolute paths. Records of
+schema 1, which had runs instead of lists of numbers, are no longer read.
 
 `lines_of_code` reads the PTX line of each instruction from a cubin. The section
 `.nv_debug_line_sass` has these lines, as a line number program (DWARF 3, 6.2) whose only file is
@@ -37,7 +37,7 @@ PTX_LINES = ".nv_debug_line_sass"
 _PTX = ".nv_debug_ptx_txt"
 _HEAD = struct.Struct("<IHIBBbBB")
 _AFTER_LENGTHS = 10
-"""Bytes up to the end of the header's length field, which that length does not include."""
+"""Bytes before the part of a unit whose length is in the field `header_length`."""
 
 
 class Frame(NamedTuple):
@@ -168,7 +168,7 @@ def from_json(data: bytes) -> SourceLines:
     """Parse a record of source lines.
 
     Raises:
-        CorruptError: it is not a record of this schema.
+        CorruptError: `data` is not a record of this schema.
     """
     if len(data) > MAX_BYTES:
         raise CorruptError(f"source lines of {len(data)} bytes: too many")
@@ -191,7 +191,7 @@ def lines_of_code(elf: Elf, code_bytes: int) -> list[int]:
     `Cubin.ptx` omits these lines, and its first line is 1.
 
     Raises:
-        CorruptError: the program is damaged.
+        CorruptError: the line number program is damaged.
     """
     text, table = elf.section(_PTX), elf.section(PTX_LINES)
     content = text.content if text else b""

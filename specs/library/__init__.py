@@ -3,8 +3,8 @@
 Every kernel is a plain function of JAX arrays. Arrays come first; tile sizes and other
 choices made at compile time are keyword-only with defaults, so a spec sets them under
 `static`. Next to each kernel is its reference: the same function in plain `jax.numpy`,
-in float32. To start your own kernel, copy it and its YAML.
+in float32. To start your own kernel, copy one of them and its YAML.
 
-All of them name their lowering semantics: JAX 0.10 defaults to Lane, 0.11 and later to
-Warpgroup, in which Mosaic infers layouts, tilings and swizzles.
+Each kernel states its lowering semantics, because the default is Lane in JAX 0.10 and
+Warpgroup, in which Mosaic infers layouts, tilings and swizzles, in 0.11 and later.
 """

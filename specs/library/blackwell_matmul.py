@@ -1,7 +1,7 @@
 """Matrix multiplication for Blackwell: tcgen05 with its accumulator in tensor memory.
 
-Two warps of a block's warpgroup run ahead on their own: one issues TMA copies, the other
-issues tensor-core instructions. They meet only at barriers. When the last instruction has
+Two warps of a block's warpgroup run independently: one issues TMA copies, the other issues
+tensor-core instructions. Only barriers synchronize them. When the last instruction has
 finished, the whole warpgroup moves the accumulator from tensor memory to the output.
 """
 
@@ -35,9 +35,9 @@ def matmul(
         tile_n: columns of the output per block: 32, 64, 128, or 256, as tensor memory is
             allocated in powers of two.
         tile_k: depth of one pipeline step; 64 fills the widest swizzle of 128 bytes.
-        max_concurrent_steps: steps in flight, each holding
-            `(tile_m + tile_n) * tile_k * 2` bytes of shared memory. They share it with the
-            output tile of `tile_m * tile_n * 2` bytes: 227 KiB in all.
+        max_concurrent_steps: steps in flight, each with
+            `(tile_m + tile_n) * tile_k * 2` bytes of shared memory. Together with the output
+            tile of `tile_m * tile_n * 2` bytes, they must fit into 227 KiB.
 
     Returns:
         `[M, N]`, same dtype as `a`.
@@ -80,7 +80,7 @@ def matmul(
         def copy(step: jax.Array, carry: None) -> None:
             slot = lax.rem(step, max_concurrent_steps)
 
-            # The first round finds every slot empty.
+            # In the first round, every slot is empty.
             @pl.when(step >= max_concurrent_steps)
             def wait_for_empty_slot() -> None:
                 plgpu.barrier_wait(consumed.at[slot])
@@ -109,7 +109,7 @@ def matmul(
             @pl.when(warp == COPY_WARP)
             def copy_all() -> None:
                 lax.fori_loop(0, steps, copy, None)
-                # Nobody has waited for the last round: leave no barrier ahead of its waiter.
+                # Wait for the last round, too: every completed barrier phase needs a wait.
                 lax.fori_loop(max(0, steps - max_concurrent_steps), steps, drain, None)
 
             @pl.when(warp == MULTIPLY_WARP)
@@ -132,7 +132,7 @@ def matmul(
             "b_smem": plgpu.SMEM((max_concurrent_steps, tile_k, tile_n), b.dtype),
             "out_smem": plgpu.SMEM((tile_m, tile_n), a.dtype),
             "acc_tmem": plgpu.TMEM((tile_m, tile_n), jnp.float32),
-            # A slot is loaded once both of its copies have arrived.
+            # A slot is loaded when the copies of both operands have arrived.
             "loaded": plgpu.Barrier(num_arrivals=2, num_barriers=max_concurrent_steps),
             "consumed": plgpu.Barrier(num_barriers=max_concurrent_steps, orders_tensor_core=True),
             "finished": plgpu.Barrier(orders_tensor_core=True),

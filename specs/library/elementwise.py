@@ -1,7 +1,7 @@
 """Add two arrays element by element, on any architecture.
 
-The smallest complete kernel: plain loads and stores between global memory and registers,
-no shared memory, nothing that needs Hopper.
+This is the smallest complete kernel: it loads from global memory and stores from registers,
+without shared memory or features of Hopper.
 """
 
 from __future__ import annotations

@@ -3,13 +3,13 @@
 * `matmul`: wgmma fed by a warp-specialized TMA pipeline. Three warpgroups share a block. Two of
   them compute, each half the rows of the block's tile; the third only issues TMA copies, several
   steps ahead of the tensor cores.
-* `matmul_bias_activation`: the sum, the bias and the activation happen in registers before the
-  tile is written: the product itself is never written to global memory. One warpgroup per block
-  issues its own copies, the simplest form of a pipeline.
+* `matmul_bias_activation`: the bias and the activation are applied in registers before the tile is
+  written, so the product itself is never written to global memory. One warpgroup per block issues
+  its own copies, which is the simplest form of a pipeline.
 * `dequant_matmul`: the weights are copied to shared memory as bytes, half the traffic of 16-bit
-  weights. Every pipeline step widens its tile through registers into a second shared buffer, from
-  which wgmma reads it. The scale of each output channel multiplies the float32 accumulator at the
-  end: one multiplication per output instead of one per weight, and nothing is rounded on the way.
+  weights. Every pipeline step widens a tile of weights in registers and writes it to a second
+  shared buffer, from which wgmma reads it. The scales multiply the float32 accumulator at the end:
+  this takes one multiplication per output instead of one per weight, and avoids earlier rounding.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def matmul(
             warpgroups takes half, and wgmma works on 64 rows at a time.
         tile_n: columns of the output per block, a multiple of 8 up to 256.
         tile_k: depth of one pipeline step; 64 fills the widest swizzle of 128 bytes.
-        max_concurrent_steps: steps in flight, each holding
-            `(tile_m + tile_n) * tile_k * 2` bytes of shared memory. They share it with the
-            output tile of `tile_m * tile_n * 2` bytes: 227 KiB in all.
+        max_concurrent_steps: steps in flight, each with
+            `(tile_m + tile_n) * tile_k * 2` bytes of shared memory. Together with the output
+            tile of `tile_m * tile_n * 2` bytes, they must fit into 227 KiB.
 
     Returns:
         `[M, N]`, same dtype as `a`.
@@ -96,7 +96,7 @@ def matmul(
 
         def multiply(_: object, a_smem: jax.Ref, b_smem: jax.Ref, acc: jax.Ref) -> jax.Ref:
             plgpu.wgmma(acc, a_smem.at[rows], b_smem)
-            # wgmma is asynchronous: the step's buffers are refilled once we return.
+            # wgmma is asynchronous; wait, because the step's buffers are refilled after the return.
             plgpu.wgmma_wait(0)
             return acc
 
@@ -181,9 +181,9 @@ def matmul_bias_activation(
         tile_m: rows of the output per block, a multiple of 64.
         tile_n: columns of the output per block, a multiple of 8 up to 256.
         tile_k: depth of one pipeline step; 64 fills the widest swizzle of 128 bytes.
-        max_concurrent_steps: steps in flight, each holding
-            `(tile_m + tile_n) * tile_k * 2` bytes of shared memory. They share it with the
-            output tile of `tile_m * tile_n * 2` bytes: 227 KiB in all.
+        max_concurrent_steps: steps in flight, each with
+            `(tile_m + tile_n) * tile_k * 2` bytes of shared memory. Together with the output
+            tile of `tile_m * tile_n * 2` bytes, they must fit into 227 KiB.
 
     Returns:
         `[M, N]`, same dtype as `a`.
@@ -210,7 +210,7 @@ def matmul_bias_activation(
     ) -> None:
         tile_row, tile_column = lax.axis_index("m"), lax.axis_index("n")
         columns = pl.ds(tile_column * tile_n, tile_n)
-        # The bias is needed only in the epilogue: it arrives while the tensor cores work.
+        # The bias is needed only in the epilogue, so it is copied while the tensor cores work.
         plgpu.copy_gmem_to_smem(bias_gmem.at[columns], bias_smem, bias_loaded)
 
         def multiply_all(acc: jax.Ref) -> jax.Array:
@@ -222,7 +222,7 @@ def matmul_bias_activation(
             plgpu.emit_pipeline(
                 multiply,
                 grid=(k // tile_k,),
-                # The newest wgmma still reads its tiles: hand buffers back one step late.
+                # The newest wgmma still reads its tiles, so release buffers one step late.
                 in_specs=[
                     plgpu.BlockSpec(
                         (tile_m, tile_k), lambda step: (tile_row, step), delay_release=1
@@ -285,9 +285,9 @@ def dequant_matmul(
         tile_m: rows of the output per block, a multiple of 64.
         tile_n: columns of the output per block, a multiple of 16 up to 256.
         tile_k: depth of one pipeline step; 64 fills the widest swizzle of 128 bytes.
-        max_concurrent_steps: steps in flight, each holding `(2 * tile_m + tile_n) * tile_k`
-            bytes of shared memory. They share it with the widened weights of one step,
-            `2 * tile_k * tile_n`, and the output tile, `2 * tile_m * tile_n`: 227 KiB in all.
+        max_concurrent_steps: steps in flight, each with `(2 * tile_m + tile_n) * tile_k` bytes
+            of shared memory. Together with the widened weights of one step (`2 * tile_k *
+            tile_n` bytes) and the output tile (`2 * tile_m * tile_n`), they must fit into 227 KiB.
 
     Returns:
         `[M, N]`, same dtype as `x`.
@@ -315,7 +315,7 @@ def dequant_matmul(
     ) -> None:
         tile_row, tile_column = lax.axis_index("m"), lax.axis_index("n")
         columns = pl.ds(tile_column * tile_n, tile_n)
-        # The scales are needed only at the end: they arrive while the tensor cores work.
+        # The scales are needed only at the end, so they are copied while the tensor cores work.
         plgpu.copy_gmem_to_smem(scales_gmem.at[columns], scales_smem, scales_loaded)
 
         def multiply_all(acc: jax.Ref) -> jax.Array:
@@ -324,7 +324,7 @@ def dequant_matmul(
                 # Make the writes visible to the tensor cores before they read them.
                 plgpu.commit_smem()
                 plgpu.wgmma(acc, x_smem, wide_smem)
-                # The next step overwrites the widened weights: let this one finish.
+                # The next step overwrites the widened weights, so wait for this step's wgmma.
                 plgpu.wgmma_wait(0)
 
             plgpu.emit_pipeline(

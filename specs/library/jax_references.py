@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 
 def matmul(a: jax.Array, b: jax.Array, c: jax.Array | None = None) -> jax.Array:
-    """Return `a @ b`, plus `c` where there is one, in the dtype of `b`."""
+    """Return `a @ b`, plus `c` if it is given, in the dtype of `b`."""
     product = jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32), precision="highest")
     return (product if c is None else product + c.astype(jnp.float32)).astype(b.dtype)
 
@@ -17,7 +17,7 @@ def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
     Args:
         q: `[batch, sequence, heads, size]`.
-        k: `[batch, sequence, fewer heads, size]`: groups of heads share a key.
+        k: `[batch, sequence, key heads, size]`; groups of heads of `q` share a head of `k`.
         v: like `k`.
     """
     return _attention(q, k, v, causal=False)

@@ -1,7 +1,7 @@
 """Softmax, root-mean-square normalization, and sums of the rows of a matrix, on any architecture.
 
-`softmax` and `rms_norm` hold a whole row in the registers of one warpgroup; the weight of
-`rms_norm` is read once per block and kept there too. `row_sum` adds a row in chunks.
+`softmax` and `rms_norm` hold a whole row in the registers of one warpgroup; a block of `rms_norm`
+reads the weight once and keeps it in registers, too. `row_sum` adds a row in chunks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def softmax(x: jax.Array, *, rows_per_block: int = 4) -> jax.Array:
 
     Args:
         x: `[M, N]`, row-major; f32, bf16 or f16. N must be a multiple of 128. A row takes
-            N / 128 registers per thread: beyond N = 16384 the kernel spills.
+            N / 128 registers per thread; beyond N = 16384, the kernel spills.
         rows_per_block: rows that one block works through, one after the other.
 
     Returns:
         `[M, N]`, same dtype as `x`.
 
     Raises:
-        ValueError: The input is not a matrix, or does not divide as stated.
+        ValueError: The input is not a matrix, or its sizes are not the stated multiples.
     """
     m, n = _sizes(x, rows_per_block)
 
@@ -65,7 +65,7 @@ def rms_norm(
 
     Args:
         x: `[M, N]`, row-major; f32, bf16 or f16. N must be a multiple of 128. Row and weight
-            take N / 64 registers per thread: beyond N = 8192 the kernel spills.
+            take N / 64 registers per thread; beyond N = 8192, the kernel spills.
         weight: `[N]`, any of these dtypes.
         epsilon: added to the mean square, so that a row of zeros stays finite.
         rows_per_block: rows that one block works through with the same weight.
@@ -74,7 +74,7 @@ def rms_norm(
         `[M, N]`, same dtype as `x`.
 
     Raises:
-        ValueError: The shapes do not fit together, or do not divide as stated.
+        ValueError: The shapes do not fit together, or are not the stated multiples.
     """
     m, n = _sizes(x, rows_per_block)
     if weight.shape != (n,):
@@ -125,7 +125,7 @@ def row_sum(x: jax.Array, *, chunk_size: int = 1024) -> jax.Array:
         `f32[M]`.
 
     Raises:
-        ValueError: The input is not a matrix, or does not divide as stated.
+        ValueError: The input is not a matrix, or its sizes are not the stated multiples.
     """
     m, n = _sizes(x)
     if chunk_size % THREADS_PER_WARPGROUP:

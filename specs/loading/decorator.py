@@ -124,7 +124,7 @@ def kernel(**fields: Unpack[KernelFields]) -> Callable[[Function], Function]:
         files: data files that the kernel reads while it is traced.
         env: names of environment variables that the kernel can see.
         mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
-        check: values of parameters that `pallasc check` uses instead, `$args`, and `$seed`.
+        check: values that replace those of a point in `pallasc check`, `$args`, and `$seed`.
         vmap: name of the kernel that does the same for a batch, for `jax.vmap`.
         tune: parameters that change only the speed, and the table of their best values.
 
@@ -143,13 +143,13 @@ def program(
     Args:
         args: arrays in their notation, by name or by position.
         machines: files of `pallasc machine`.
-        entry: a function in another file; it is declared by the call alone.
+        entry: a function in another file, which the call declares without decorating anything.
         name: the program's name, by default the name of the function.
         static: static keyword arguments.
-        donate: arguments whose memory the results may take, if the function is not jitted.
+        donate: arguments whose memory the results may reuse, if the function is not jitted.
         mesh: axes and sizes of the devices that run it together.
         shardings: the axes that divide each dimension, by argument.
-        explicit: explicit axes of the mesh, as `jax.make_mesh` makes them by default.
+        explicit: axes of the mesh that are explicit, as in `jax.make_mesh` by default.
         matrix: values of each parameter.
         include: additional points, each with every parameter.
         exclude: partial points; the points they match are dropped.
@@ -169,9 +169,9 @@ def program(
 def declare(*, entry: str | Callable[..., Any], **fields: Unpack[KernelFields]) -> None:
     """Declare a function in another file as a kernel.
 
-    A kernel declared this way does not depend on the declaring file. Adding or renaming a variant
-    there compiles only that variant, and all others are found in the store; an edit to a file with
-    `@kernel` causes all of its variants to be lowered again.
+    A kernel declared this way does not depend on the declaring file. If a variant is added or
+    renamed there, a build compiles only that variant, and finds all others in the store. After an
+    edit of a file with `@kernel`, a build lowers all variants of the file again.
 
     Args:
         entry: the function, or its entry point: `"kernels.py:matmul"`.
@@ -187,7 +187,7 @@ def declare(*, entry: str | Callable[..., Any], **fields: Unpack[KernelFields]) 
 def _register(
     frame: FrameType, fields: dict[str, object], *, is_program: bool = False
 ) -> Callable[[Any], Any]:
-    """Return the function that declares a function with these fields, and returns it."""
+    """Return a decorator that declares its function with these fields."""
     found = _collected(frame)
 
     def register(function: Any) -> Any:
@@ -201,10 +201,10 @@ def _register(
 
 
 def _collected(frame: FrameType | None) -> tuple[_Collection, Location] | None:
-    """Return the file that is being collected, and the line in it that a call came from.
+    """Return the file that is being collected, and the line in it that the call came from.
 
-    The call may pass through functions in any file, but not through the import of another module:
-    then the result is None, as if nothing is being collected.
+    The call may pass through functions in any file. If it passes through the import of another
+    module, the result is None, as if no file were being collected.
     """
     collection = _collections[-1] if _collections else None
     while collection is not None and frame is not None:
@@ -226,7 +226,8 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
         shown: the path to show in messages, if it differs.
 
     Raises:
-        SpecError: the file is missing, raises, declares nothing, or has a wrong declaration.
+        SpecError: the file is missing, raises an exception, declares nothing, or has a wrong
+            declaration.
     """
     collection = _Collection(shown or str(path), Path(path).resolve())
     _collections.append(collection)
@@ -299,7 +300,7 @@ def spec_of(
 
 
 def _plain(value: object, at: Place, file: Path) -> object:
-    """Convert a field to the form that YAML gives."""
+    """Convert a field to the form that the YAML loader returns."""
     if type(value) is str:
         return _complete(value, at)
     if value is None or type(value) in (int, float, bool):
@@ -350,7 +351,8 @@ def _entry_of(function: Callable[..., Any], file: Path, at: Place) -> str:
 def _is_named(function: Callable[..., Any], module: str, qualname: str) -> bool:
     """Return False if the name of a function refers to another object.
 
-    A function is decorated before its name is bound. `jax.vmap(f)` has the name of f.
+    `jax.vmap(f)`, for example, has the name of f. A name that is not bound yet is accepted, because
+    a function is decorated before its name is bound.
     """
     if isinstance(function, MethodType) and not isinstance(function.__self__, type):
         return False

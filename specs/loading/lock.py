@@ -1,7 +1,7 @@
-"""The lock file `pallasc.lock`: the artifact of each variant, and what compiled it.
+"""The lock file `pallasc.lock`: the artifact of each variant, and the toolchain that compiled it.
 
-The writer emits exactly these bytes: UTF-8 YAML, lines sorted by key, schema 4, or 3 if no kernel
-is tuned:
+The writer emits exactly this form: UTF-8 YAML, lines sorted by key, schema 4, or 3 if no kernel is
+tuned:
 
     lock      = notes "schema: " ( "3" | "4" ) LF "toolchain:" ( " {}" LF | LF { component } )
                 [ "tables:" LF table { table } ] "variants:" ( " {}" LF | LF { variant } )
@@ -12,28 +12,28 @@ is tuned:
                 [ ", resources: {" numbers "}" ] "}" LF
     numbers   = [ "registers: " n ", " ] [ "spill_bytes: " n ", " ] [ "stack_bytes: " n ", " ]
                 [ "smem_bytes: " n ", " ] [ "occupancy: " n ", " ] [ "cubin_bytes: " n ", " ],
-                less the comma at the end
+                without the last comma
     key       = plain text, where letters, digits, spaces and -_.,=@+/*()[] are enough
               | text in double quotes, with YAML escapes for unprintable characters
     text      = text in double quotes
     digest    = 64 lower-case hexadecimal digits
 
 * a variant's key is its id, such as `matmul[m=1024]@h100-sxm`
-* `action` is the action key, over the lowered module, the target, and the toolchain; `artifact` is
+* `action` is the action key, of the lowered module, the target, and the toolchain; `artifact` is
   the digest of the artifact's record, which names every blob by digest; `request` is the request
-  key, which shows that a spec changed if nothing is known of its sources
+  key, which shows changes of the spec if the sources are not known
 * `resources` are the known numbers of `Resources` for the artifact: budget rules
   compare with them, and `pallasc diff` shows them if nothing else is available
 * a table's key is a kernel and a target, `matmul@h100-sxm`. Its digest covers the spec's `tune`
   field and all rows of the kernel for that model (`tuned_digest_text` in `specs/tuning.py`): which
   variants are used where, and their measurements
-* a component is an input of all action keys, under its label in the toolchain's identity; its
-  digest counts, its version is for people
+* a component is an input of all action keys, under its label in the toolchain's identity; only its
+  digest affects keys, its version is for people
 
-Each variant is one line, so that diffs are small and merge. The file has no checksum, which any two
-branches would both change: every line consists of digests, and a mismatch fails. The reader accepts
-only this form, with comments and empty lines between its lines, in any order. It needs no YAML
-parser, so it is fast even for ten thousand variants.
+Each variant is one line, so that diffs are small and merge. The file has no checksum, since every
+merge of two branches would then conflict. It needs none: every line consists of digests, and a
+mismatch fails. The reader accepts only this form, with comments and empty lines between the lines,
+and lines in any order. It needs no YAML parser, so it is fast even for ten thousand variants.
 
 History:
     1  the first version.
@@ -238,7 +238,7 @@ def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
 
 
 def tuned_in(variants: Iterable[str]) -> set[str]:
-    """Return the keys that the tables of some variants would have, such as `matmul@h100-sxm`."""
+    """Return the keys of the tables for some variants, such as `matmul@h100-sxm`."""
     ends = ((name.partition("@")[0], name.rpartition("@")[2]) for name in variants)
     return {table_key(kernel.partition("[")[0], target) for kernel, target in ends}
 
@@ -258,7 +258,7 @@ def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> 
 
 
 def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
-    """Describe in clauses how the toolchain of a lock differs from this one."""
+    """Return clauses that describe how the toolchain of a lock differs from the installed one."""
     labels: dict[str, list[str]] = {}
     for label in differing(locked, now):
         labels.setdefault(_change(locked.get(label), now.get(label)), []).append(label)
@@ -310,7 +310,7 @@ def read_lock(path: Path) -> Lock | None:
     """Read a lock file; return None if it does not exist.
 
     Raises:
-        SpecError: it cannot be read, or as `parse_lock`.
+        SpecError: the file cannot be read, or as for `parse_lock`.
     """
     file = str(path)
     if not path.exists():

@@ -2,14 +2,13 @@
 
 `Filling` fills a point's parameters into a spec.
 
-A spec's points are all combinations of a row of its `$file` with values of its matrix. Such rows
-are a list, or the values of a mapping; `$key` is a row's key in that mapping, a number if it is
-written as a whole number, and `$value` is the row itself. The content of a file is data: nothing in
-it is a template, and none of its keys begins with `$`.
+A spec's points are all combinations of a row of its `$file` with values of its matrix. The rows of
+a file are a list, or the values of a mapping. In `select`, `$key` is a row's key in that mapping, a
+number if it is written as a whole number, and `$value` is the row itself. The content of a file is
+data: nothing in it is a template, and none of its keys begins with `$`.
 
 `exclude` removes some of these points; then `include` adds points at the end. The number of points
-is checked before any spec is expanded. Counting only adds and multiplies lengths, so it takes no
-longer than reading the specs.
+is checked before any spec is expanded. Counting only adds and multiplies lengths, so it is fast.
 """
 
 from __future__ import annotations
@@ -195,7 +194,7 @@ def _points_of(spec: Spec, at: Place) -> list[Point]:
 
 
 _Known = Mapping[str, Mapping[str, Choice]]
-"""Values by parameter and key; values with a `$name` also by their name."""
+"""The values of each parameter by their key; a value with a `$name` also by that name."""
 
 
 def _known_choices(
@@ -216,7 +215,7 @@ def _known_choices(
 
 
 def _excluded(spec: Spec, known: _Known, at: Place) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
-    """Return the points that `exclude` drops: by parameter names, the tuples of value keys."""
+    """Return the excluded combinations of value keys, by the names of their parameters."""
     excluded: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for index, partial in enumerate(spec.exclude):
         names, place = tuple(sorted(partial)), at.child(index)
@@ -269,7 +268,7 @@ def _source_of(spec: Spec, name: str, at: Place) -> Place:
 
 
 def _check_expansion(specs: Iterable[Spec]) -> None:
-    """Check that specs do not expand to too many variants; excluded ones count."""
+    """Check that specs do not expand to too many variants, including excluded ones."""
     variants = 0
     for spec in specs:
         axes = math.prod(len(values) for values in spec.axes.values())
@@ -328,7 +327,7 @@ class Filling:
         return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
 
     def _own_args(self, small: Point) -> Any:
-        """Return the arguments that the check of a point names."""
+        """Return the arguments that the spec gives for the check of a point."""
         return self._fill(self._check_args, ("check", ARGS_KEY), self._array, contents(small))
 
     def _fill(self, tree: Any, path: PathParts, leaf: Leaf, params: Params) -> Any:
@@ -433,7 +432,7 @@ class Filling:
         }
 
     def _check(self, point: Point) -> dict[str, Any]:
-        """Return the fields in which the check of a point's variants differs from them."""
+        """Return the fields of a point's check variants that differ from its variants."""
         at, given = self._at.child("check"), self._small_values
         at.check_known("parameter", given, point)
         small = self._small(point)
@@ -452,7 +451,7 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
     """Return the arguments of a check, None if it has none.
 
     Raises:
-        SpecError: they do not match the kernel's arguments.
+        SpecError: the arguments do not match the kernel's.
     """
     if own is None:
         return None
@@ -467,7 +466,7 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
 
 
 class _Entry(NamedTuple):
-    """A row in a file: its place, its key, its content."""
+    """A row of a file: its place, its key, and its content."""
 
     at: Place
     key: Value
@@ -488,9 +487,9 @@ def read_rows(
 
     Args:
         table: the value of `$file`.
-        at: its place.
+        at: the place of `$file`.
         base_dir: the spec's folder.
-        documents: files that were already read, by path; this one is added.
+        documents: files that were already read, by path; the file is added.
 
     Raises:
         SpecError: the file is missing or malformed, or lacks the requested data.

@@ -254,7 +254,7 @@ _TUNE_FIELDS = (
     Field(
         "pad",
         map_of(PARAMETER, map_of(_PATH, number(), "dimensions"), "parameters"),
-        "Parameters to whose buckets calls may be padded: the dimension of each array.",
+        "Padding of calls up to a bucket: for each parameter, the dimension of each array.",
     ),
     Field(
         "default",

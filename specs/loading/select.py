@@ -59,7 +59,7 @@ _MALFORMED = re.compile(r"\w*(==|!=|<|>|=$)|=")
 _GLOB = re.compile(r"[*?\[]")
 _OPERATORS = ("and", "or", "not", "(", ")")
 _NOT_COMBINED = re.compile(r"[\])] \(|\( \)")
-"""Matches combinations that are Python, such as calls, but not expressions."""
+"""Matches text that Python would accept, such as a call, but that is not in the grammar."""
 _LONGEST = 2000
 _COMBINE = "Combine names and param=value (no spaces) with and, or, not and parentheses."
 
@@ -79,7 +79,7 @@ def select(variants: Iterable[S], expression: str, *, noun: str = "variants") ->
     terms, code = _compiled(expression)
 
     def is_selected(variant: S) -> bool:
-        # The code has no names but `fits`.
+        # `fits` is the only name in the code.
         return bool(eval(code, {"fits": [matches(term, variant) for term in terms]}))
 
     chosen = [variant for variant in everything if is_selected(variant)]
@@ -94,8 +94,8 @@ def select(variants: Iterable[S], expression: str, *, noun: str = "variants") ->
 def retarget(specs: Iterable[Spec], names: Sequence[str]) -> list[Spec]:
     """Return the specs with their targets replaced; without names, nothing changes.
 
-    If several specs share a name, such as one for each architecture, a target goes to those that
-    declare its architecture, or to all if none does.
+    If several specs have the same name, such as one spec for each architecture, a target goes to
+    the specs that declare its architecture, or to all if none does.
 
     Raises:
         SpecError: a target does not exist.
@@ -182,7 +182,7 @@ def _quoted(term: str) -> str:
 
 
 def _compiled(text: str) -> tuple[list[str], CodeType]:
-    """Return the terms of an expression, and Python's code for it, which indexes `fits`."""
+    """Return the terms of an expression, and its Python code, in which `fits[n]` is term n."""
     if len(text) > _LONGEST:
         raise SpecError(f"-k: an expression has at most {_LONGEST} characters.")
     terms: list[str] = []

@@ -1,6 +1,6 @@
 """Tables of tuned kernels, `*.tuned.yaml`: the variant to use for a key on a GPU model.
 
-The writer emits exactly these bytes: UTF-8 YAML, schema 1, kernels and rows sorted:
+The writer emits exactly this form: UTF-8 YAML, schema 1, kernels and rows sorted:
 
     table    = notes "schema: 1" LF "kernels:" ( " {}" LF | LF { kernel } )
     notes    = { "#" text LF }
@@ -262,11 +262,11 @@ def _scalar(value: object) -> str:
 
 
 Tell = Callable[[str], None]
-"""Receives a remark."""
+"""Called with a remark for the user."""
 
 
 class _TunedPoint(NamedTuple):
-    """A point with the values that decide whether a row selects it; `typed` makes them text.
+    """A point with the values that decide which rows select it, as text made by `typed`.
 
     Attributes:
         point: the point.
@@ -292,7 +292,7 @@ def _tuned_point(tune: Tune, point: Point) -> _TunedPoint:
 
 
 class TunedPoints:
-    """Selects the points of tuned kernels by the tables of their specs, each read once.
+    """Selects the points of tuned kernels by the tables of their specs; reads each table once.
 
     Args:
         specs: all specs of a command, which may share tables.
@@ -325,7 +325,7 @@ class TunedPoints:
         usual = Tuning(
             tune.by, tuple(tune.over), tune.buckets, tune.pad, table=rows, default=tune.default
         )
-        if not self._is_alone(spec, tune):  # each of these specs has its own models
+        if not self._is_alone(spec, tune):  # each spec that shares these rows has its own models
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
         _check_rows(spec, tune, known, rows)

@@ -2,8 +2,8 @@
 
 A folder stands for its YAML files, except tables of tuned kernels, and for its Python files that
 declare kernels, that is, call `pallasc.kernel` or `pallasc.declare` outside functions. Such calls
-are found by parsing; nothing is executed here. Subfolders are not searched, because `tests/` and
-environments are among them.
+are found by parsing; nothing is executed here. Subfolders are not searched, because they include
+`tests/` and environments.
 
 In `pyproject.toml`, a project can list environment variables that all of its kernels can see, like
 the field `env` of one kernel:
@@ -102,7 +102,7 @@ def parse_yaml(text: str, *, file: str = "<text>", base_dir: str | Path = ".") -
     Args:
         text: the YAML.
         file: its name for messages.
-        base_dir: the folder that its paths are relative to.
+        base_dir: the folder to which paths in the text are relative.
 
     Raises:
         SpecError: the text is malformed.
@@ -142,7 +142,7 @@ def _models(declared: Mapping[str, Mapping[str, Any]], at: Place) -> dict[str, T
 
 
 def _check_batch_names(specs: Sequence[Spec]) -> None:
-    """Check that `vmap` of each spec names a kernel of the same command.
+    """Check that `vmap` of each spec names one of the specs.
 
     Raises:
         SpecError: the kernel does not exist.
@@ -158,7 +158,7 @@ def _check_batch_names(specs: Sequence[Spec]) -> None:
 
 
 def _with_project(specs: Sequence[Spec]) -> list[Spec]:
-    """Add the environment variables that projects declare to their specs.
+    """Add to each spec the environment variables that its project declares.
 
     Raises:
         SpecError: a project lists something other than names of variables.
@@ -306,7 +306,8 @@ def _files_in(folder: Path) -> list[Path]:
 def _declares_kernels(file: Path) -> bool:
     """Return True if a Python file declares kernels when it is imported.
 
-    A file with syntax errors counts if it mentions pallasc, to report its error.
+    If a file has syntax errors and mentions pallasc, the result is True, so that loading the file
+    reports the errors.
     """
     try:
         content = read_regular(str(file), most_bytes=_MOST_BYTES)

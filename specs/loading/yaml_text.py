@@ -2,7 +2,7 @@
 
 YAML is read safely: only text, numbers, booleans, null, lists, and mappings are constructed. Plain
 scalars follow the core schema of YAML 1.2; those that YAML 1.1 reads differently (`no`, `1_000`,
-`010`, `2024-01-01`) are rejected as ambiguous. Anchors and aliases are allowed, `<<` is an ordinary
+`010`, `2024-01-01`) are rejected as ambiguous. Anchors and aliases are allowed; `<<` is an ordinary
 key. A value counts each time an alias repeats it, and the total is limited (`MOST_VALUES`).
 
 The parsers of libyaml and PyYAML yield one event at a time and do not recurse. PyYAML's composers
@@ -63,7 +63,7 @@ class Node(Struct):
         data: the value as plain data; an alias shares it.
         inside: the nodes of its items.
         keys: line and column of each of its keys.
-        count: number of values in it, itself included.
+        count: number of values in it, including the value itself.
     """
 
     line: int
@@ -103,14 +103,15 @@ class Document(Struct):
 
 
 def read_document(file: str, shown: str | None = None) -> Document:
-    """Read a YAML file, or a JSON file, whose values have no positions.
+    """Read a YAML or JSON file; values of a JSON file have no positions.
 
     Args:
         file: the path.
         shown: the path to show in messages, by default `file`.
 
     Raises:
-        SpecError: the file cannot be read, or is not JSON, or YAML in the form that specs allow.
+        SpecError: the file cannot be read, or is neither JSON nor YAML in the form that specs
+            allow.
     """
     text = decoded(read_regular(file, most_bytes=MOST_BYTES), shown or file)
     parse = _parse_json if file.endswith(".json") else parse_document
@@ -132,7 +133,7 @@ def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> D
     """Parse YAML text with at most `most_values` values; `file` is for messages only.
 
     Raises:
-        SpecError: as `read_document`.
+        SpecError: as for `read_document`.
     """
     import yaml
 
@@ -153,7 +154,7 @@ def decoded(content: bytes, file: str, hint: str = "Save the file as UTF-8.") ->
     """Decode a file and drop its byte order mark; `file` and `hint` are for the message.
 
     Raises:
-        SpecError: it is not UTF-8.
+        SpecError: the file is not UTF-8.
     """
     try:
         return content.decode("utf-8-sig")
@@ -212,7 +213,7 @@ def reads_as_text(text: str) -> bool:
 class _Reader:
     """Converts the events of a parser to nodes.
 
-    Counts values, so that aliases cannot multiply without end.
+    It limits the number of values, which nested aliases would multiply.
     """
 
     def __init__(self, events: Iterator[Any], file: str, most_values: int) -> None:

@@ -159,8 +159,8 @@ def linear_gelu_blackwell(
             @pl.when(warp == 0)
             def copy_all() -> None:
                 lax.fori_loop(0, steps, copy, None)
-                # Nothing has waited for the last round yet: no barrier may stay ahead of its
-                # waiter.
+                # Nothing has waited for the last round yet, and a kernel must wait for every
+                # completed phase of a barrier.
                 lax.fori_loop(max(0, steps - steps_in_flight), steps, drain, None)
 
             @pl.when(warp == 1)
@@ -184,7 +184,7 @@ def linear_gelu_blackwell(
             "weight_smem": plgpu.SMEM((steps_in_flight, TILE_K, tile), x.dtype),
             "out_smem": plgpu.SMEM((tile, tile), x.dtype),
             "acc_tmem": plgpu.TMEM((tile, tile), jnp.float32),
-            # A slot is loaded once both of its copies have arrived.
+            # A slot is loaded when the copies of both operands have arrived.
             "loaded": plgpu.Barrier(num_arrivals=2, num_barriers=steps_in_flight),
             "consumed": plgpu.Barrier(num_barriers=steps_in_flight, orders_tensor_core=True),
             "finished": plgpu.Barrier(orders_tensor_core=True),

@@ -1,6 +1,7 @@
 """Tokamax's kernels for NVIDIA GPUs, compiled ahead of time.
 
-`prebuilt()` makes Tokamax's functions run them; `register()` adds them as an implementation.
+`prebuilt()` makes Tokamax's functions run these kernels; `register()` adds them as an
+implementation.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def kernels() -> pallasc.Kernels:
 def prebuilt() -> AbstractContextManager[None]:
     """Run compiled kernels wherever Tokamax would run its own Mosaic GPU kernels.
 
-    This takes effect when a function is traced. `jax.jit` traces a function separately inside and
-    outside the context. It applies only to this thread. A call without a matching kernel runs
-    Tokamax's op, after a `PrebuiltWarning`, once per call.
+    The context applies only to this thread, and takes effect when a function is traced. `jax.jit`
+    traces a function separately inside and outside the context. A call without a matching kernel
+    runs Tokamax's op, with one `PrebuiltWarning` for equal calls.
     """
     from tokamax_prebuilt import ops
 
@@ -38,7 +39,7 @@ def prebuilt() -> AbstractContextManager[None]:
 def register() -> None:
     """Add the implementation "prebuilt" to Tokamax's functions: `implementation="prebuilt"`.
 
-    Calling it again does nothing.
+    Further calls do nothing.
     """
     from tokamax_prebuilt import ops
 

@@ -37,7 +37,7 @@ OWN: Mapping[str, Op] = {
     "gated_linear_unit": gated_linear_unit.PallasMosaicGpuGatedLinearUnit(),
     "ragged_dot": ragged_dot.PallasMosaicGpuRaggedDot(),
 }
-"""Tokamax's own ops that kernels are compiled from, by name."""
+"""Tokamax's own ops from which the kernels are compiled, by name."""
 
 _NOT_OF_THE_KERNEL = {"config", "vjp", "bypass_device_check"}
 """Fields of ops that do not affect the forward result, such as tile sizes."""
@@ -48,11 +48,11 @@ _FACTORS = {
     "gated_linear_unit": (("x", "weights"),),
     "ragged_dot": (("lhs", "rhs"),),
 }
-"""The arguments that are multiplied in each product of an op."""
+"""For each op, the arguments whose dtypes are the factors of each matrix product."""
 
 
 class UnknownCallError(Exception):
-    """A call contains a value that keys do not support."""
+    """A call contains a value that cannot be part of a key."""
 
 
 def split(arguments: Mapping[str, Any]) -> tuple[list[Any], Any]:
@@ -152,8 +152,8 @@ def _fields(value: Any, names: Any) -> dict[str, Any]:
 def _importable(value: Any) -> str:
     """Return the name of a function or class.
 
-    The name must refer to this same object: a lambda, a partial, or a wrapper has the name of
-    something else, or none.
+    The name must refer to this object. Lambdas, partials, and wrappers are rejected: they have no
+    name, or the name of another object.
     """
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     found = None

@@ -1,7 +1,8 @@
 """The kernels of the specs from `import_tables.py`, and the call that each replaces.
 
-The arguments that such a spec passes to an op are repeated here as a function of the kernel's
-parameters. Tokamax binds them as it binds calls of programs, so equal calls have the same key.
+For each kernel, this module repeats the arguments that the spec passes to the op, as a function of
+the kernel's parameters. Tokamax binds these arguments in the same way as those of a program's call,
+so equal calls have the same key.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tokamax_prebuilt import kernels
 from tokamax_prebuilt.calls import OWN, call_key
 
 COMPILED_FROM = "0.0.17"
-"""The version of Tokamax; `pyproject.toml` builds with the same version."""
+"""The version of Tokamax that the kernels are compiled from, as in `pyproject.toml`."""
 
 Arguments = Mapping[str, Any]
 """Arguments of a call, as bound by Tokamax."""
@@ -55,7 +56,7 @@ class _Imported(NamedTuple):
 def find(op: str, key: str) -> Sequence[Prebuilt]:
     """Return the kernels for a call, best first; empty if none was compiled.
 
-    The first leaves the choice of tile sizes to the bundle's table, which covers some GPUs; each of
+    The first kernel takes its tile sizes from the bundle's table, which covers some GPUs. Each of
     the others has fixed tile sizes.
     """
     return _by_key().get((op, key), ())
@@ -63,7 +64,6 @@ def find(op: str, key: str) -> Sequence[Prebuilt]:
 
 @functools.cache
 def _by_key() -> dict[tuple[str, str], list[Prebuilt]]:
-    """Return all kernels by op and key."""
     found: dict[tuple[str, str], list[Prebuilt]] = {}
     for name, kernel in kernels().items():
         op, passed, operands = _IMPORTED[name]
@@ -166,4 +166,4 @@ _IMPORTED = {
     "gated_linear_unit": _Imported("gated_linear_unit", _gated_linear_unit, _take("x", "weights")),
     "ragged_dot": _Imported("ragged_dot", _ragged_dot, _ragged_dot_operands),
 }
-"""Kernels by name."""
+"""The imported kernels by name."""

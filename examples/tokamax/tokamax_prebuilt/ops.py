@@ -1,8 +1,8 @@
-"""Tokamax's ops with compiled kernels instead of kernels that it would compile.
+"""Tokamax's ops with kernels from the bundle instead of kernels that Tokamax compiles.
 
-Each op is called like Tokamax's own op: with arguments bound by Tokamax, inside its transformations
-for `vmap`, sharding, and derivatives. It then looks for a kernel with the key of the call
-(`calls.py`), and calls Tokamax's op if there is none.
+Tokamax calls each op like its own: with bound arguments, inside its transformations for `vmap`,
+sharding, and derivatives. The op then looks for a kernel with the key of the call (`calls.py`), and
+calls Tokamax's own op if there is none.
 """
 
 from __future__ import annotations
@@ -91,11 +91,11 @@ def _warn(name: str, arguments: dict[str, Any], reason: str) -> None:
 
 @dataclass(frozen=True)
 class _Prebuilt:
-    """The common part of these ops.
+    """Base class of the ops with compiled kernels.
 
     Attributes:
         op: Tokamax's op, by its name in `calls.OWN`.
-        only_inside: whether calls outside `prebuilt()` run Tokamax's op.
+        only_inside: True to run Tokamax's op for calls outside `prebuilt()`.
     """
 
     op: ClassVar[str]
@@ -110,7 +110,7 @@ class _Prebuilt:
         return OWN[self.op].replace(bypass_device_check=self.bypass_device_check)
 
     def _leaves_to_xla(self, arguments: Mapping[str, Any]) -> bool:
-        """Return True if Tokamax's op has no kernel for a call either."""
+        """Return True if Tokamax's op runs this call in XLA, without a kernel."""
         return False
 
     def _launch(self, *args: Any, config: Any, **kwargs: Any) -> Any:
@@ -127,7 +127,7 @@ class _Prebuilt:
         return results if arguments["return_residuals"] else (results, None)
 
     def _fall_back(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the result of Tokamax's op, and its residuals."""
+        """Return the result and the residuals of Tokamax's op."""
         results = self._own()(**arguments)
         return results if arguments["return_residuals"] else (results, None)
 
