@@ -39,7 +39,7 @@ static int overlapping(const pallasc_plan *plan, uint32_t written, uint32_t othe
 {
     const char *first = path_of(plan, written), *second = path_of(plan, other);
     if (written >= plan->facts->input_count)
-        return fail(PALLASC_ERROR_ARGUMENT, "Pass memory of its own as out.",
+        return fail(PALLASC_ERROR_ARGUMENT, "Pass an out array that shares no memory.",
                     "%s: the memory for %s overlaps %s.", name_of(plan), first, second);
     return fail(PALLASC_ERROR_ARGUMENT, "Pass a copy of one of them.",
                 "%s: %s, which is updated in place, overlaps %s.", name_of(plan), first, second);
@@ -56,7 +56,7 @@ static int check_alignment(const struct call *call)
             continue;
         if (buffer->alignment & mask ? address % buffer->alignment : address & mask)
             return fail(PALLASC_ERROR_ARGUMENT,
-                        "A view does that: pass a copy, or a view that starts at such a multiple.",
+                        "Pass a copy, or a view that starts at an aligned address.",
                         "%s: %s starts at %#llx, misaligned by %llu bytes: the kernel requires "
                         "multiples of %u.", name_of(plan), path_of(plan, i),
                         (unsigned long long)address,

@@ -111,7 +111,7 @@ class Signature:
                 raise ArgumentError(
                     f"{name}: {binding.path} starts at {pointer:#x}, misaligned by "
                     f"{pointer % alignment} bytes: the kernel requires multiples of {alignment}.",
-                    hint="A view does that: pass a copy, or a view that starts at such a multiple.",
+                    hint="Pass a copy, or a view that starts at an aligned address.",
                 )
             if not pointer and size:
                 raise ArgumentError(
@@ -131,7 +131,7 @@ class Signature:
                 written, other_path = self.passed[number].path, self.passed[other].path
                 if number >= first_result:
                     message = f"the memory for {written} overlaps {other_path}."
-                    hint = "Pass memory of its own as out."
+                    hint = "Pass an out array that shares no memory."
                 else:
                     message = f"{written}, which is updated in place, overlaps {other_path}."
                     hint = "Pass a copy of one of them."
