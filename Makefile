@@ -35,12 +35,12 @@ help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12] [CUDA=12]"
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 15
 
-demo: export PALLASC_CACHE_DIR = build/demo-store
+demo: DEMO_STORE = --store build/demo-store
 demo: $(VENV)/installed ## build JAX's own kernels from YAML and show the results
-	$(BIN)/pallasc build $(DEMO_SPEC)
-	$(BIN)/pallasc inspect $(DEMO_SPEC) -k "name=jax_hopper_matmul and m=1024" --plan
-	$(BIN)/pallasc inspect $(DEMO_SPEC) --resources
-	$(BIN)/pallasc build $(DEMO_SPEC)
+	$(BIN)/pallasc build $(DEMO_SPEC) $(DEMO_STORE)
+	$(BIN)/pallasc inspect $(DEMO_SPEC) $(DEMO_STORE) -k "name=jax_hopper_matmul and m=1024" --plan
+	$(BIN)/pallasc inspect $(DEMO_SPEC) $(DEMO_STORE) --resources
+	$(BIN)/pallasc build $(DEMO_SPEC) $(DEMO_STORE)
 
 test: $(VENV)/installed-dev ## run the tests on all cores (PYTEST_ARGS="-n auto -k name" for some)
 	@$(BIN)/python -P -m pytest $(PYTEST_ARGS)

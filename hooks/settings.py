@@ -27,7 +27,7 @@ from pallasc.specs.fields import (
     record,
     text,
 )
-from pallasc.specs.settings import FILE, ProjectTable, read_project
+from pallasc.specs.settings import FILE, KEYS, ProjectTable, read_project
 from pallasc.specs.spelling import show
 from pallasc.specs.user_files import read_switch
 
@@ -97,15 +97,15 @@ class Setting:
 
 
 def has_settings(root: Path) -> bool:
-    """Return True if the project declares bundles; False for invalid TOML.
+    """Return True if the project declares bundles, or has a key that `read_settings` rejects.
 
-    The build backend reports invalid TOML.
+    Return False for invalid TOML, which the build backend reports.
     """
     try:
         project = _project(root)
     except SpecError:
         return False
-    return project is not None and _BUNDLES in project.values
+    return project is not None and not project.values.keys() <= {*KEYS} - {_BUNDLES}
 
 
 def compiler_extra(root: Path) -> str:

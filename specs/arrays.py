@@ -275,7 +275,8 @@ def parse_dtype(text: str) -> DType:
     """
     dtype = DTYPES.get(ALIASES.get(text, text))
     if dtype is None:
-        raise SpecError(f"unknown dtype {text!r}.", hint=suggestion(text, [*DTYPES, *ALIASES]))
+        likely = [name for name in (*DTYPES, *ALIASES) if "64" in text or not name.endswith("64")]
+        raise SpecError(f"unknown dtype {text!r}.", hint=suggestion(text, likely))
     return dtype
 
 

@@ -322,7 +322,8 @@ def resolve_target(
     target = extra.get(name) or MODELS.get(DEFAULT_MODELS.get(name, name))
     if target is not None:
         return target
-    hint = target_suggestion(name, [*MODELS, *DEFAULT_MODELS, *extra], otherwise="Targets")
+    known = [*MODELS, *DEFAULT_MODELS, *extra]
+    hint = target_suggestion(name, known, otherwise="pallasc targets lists all, such as")
     raise SpecError(f"unknown target {name!r}.", location=location, hint=hint)
 
 
@@ -359,8 +360,8 @@ def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> s
     """Return the hint for an unknown name.
 
     It suggests the first of these that exists: the architecture in another spelling; the names that
-    begin with `name`, or with which `name` begins; the nearest name. A name with a comma is meant
-    as a list; the hint shows how to write one.
+    begin with `name`, or with which `name` begins; all architectures, for an unknown one; the
+    nearest name. A name with a comma is meant as a list; the hint shows how to write one.
     """
     if "," in name:
         return "Write --target sm_90a --target b200, or [sm_90a, b200] in a spec."
@@ -372,4 +373,8 @@ def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> s
         for word in known
         if word.startswith(f"{name.lower()}-") or name.lower().startswith(f"{word}-")
     ]
-    return f"Did you mean {one_of(near)}?" if near else suggestion(name, known, otherwise=otherwise)
+    if near:
+        return f"Did you mean {one_of(near)}?"
+    if like:
+        return f"Architectures: {', '.join(arch for arch in known if arch.startswith('sm_'))}."
+    return suggestion(name, known, otherwise=otherwise)

@@ -76,6 +76,14 @@ def test_a_project_that_asks_for_nothing_has_no_settings(tmp_path: Path) -> None
         assert not has_settings(tmp_path)
 
 
+def test_a_misspelled_table_is_an_error_not_a_wheel_without_kernels(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.pallasc.bundle]\n"a/x.pallasc" = "x.yaml"\n')
+    assert has_settings(tmp_path)
+    with pytest.raises(SpecError) as caught:
+        read_settings(tmp_path, {})
+    assert str(caught.value.hint) == "Did you mean 'bundles'?"
+
+
 def test_a_variable_freezes_whatever_is_set(tmp_path: Path) -> None:
     for value in ("", "0", "off"):
         assert read_value(tmp_path, '"k"', PALLASC_FROZEN=value).source == "compile"
