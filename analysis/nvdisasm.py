@@ -3,7 +3,7 @@
 Measured with nvdisasm 13.5 on 12 cubins of 12 to 34 kB of code, CPU seconds per cubin:
 
     -c -ndf                        0.21     text only
-    -c                             0.29     data-flow analysis: 0.08
+    -c                             0.29     adds data-flow analysis, 0.08
     -c -lrm count                  0.30     and live registers
     -c -lrm count -hex             0.31     and encodings, listings three times as large
     -json                          0.28     neither labels nor live registers
@@ -14,9 +14,9 @@ Measured with nvdisasm 13.5 on 12 cubins of 12 to 34 kB of code, CPU seconds per
 So this module runs `-c -lrm count` on many kernels joined in one ELF file, and takes encodings from
 the cubin. The file has everything that affects the listing: for each kernel the section `.text.…`,
 the symbols of its functions, and the attributes `.nv.info.…`, from which the analysis reads the
-ends of a kernel and the points where warps converge. EIATTR_PARAM_CBANK is left out: it names a
-symbol by number. Symbols get a prefix, because nvdisasm renames equal ones. A cubin with
-relocations in its code cannot be joined.
+ends of a kernel and the points where warps converge. EIATTR_PARAM_CBANK is left out, because
+it refers to a symbol by its index, which joining changes. Symbols get a prefix per kernel, because
+nvdisasm renames symbols with equal names. A cubin with relocations in its code cannot be joined.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ from pallasc.specs.artifacts.cubin import Elf, parse_elf
 _Found = TypeVar("_Found")
 
 _MOST_CODE_BYTES = 1 << 20
-"""Maximum code in a joined file; nvdisasm takes about 2 s for it."""
+"""A joined file with this much code gets no more kernels; nvdisasm takes about 2 s for it."""
 _LEAST_CODE_BYTES = 1 << 17
-"""Minimum code in a joined file if enough kernels share a header; nvdisasm takes 0.3 s for it,
-about as long as to start."""
+"""Code that a joined file should have at least: it takes nvdisasm 0.3 s, as long as its start."""
 _LONGEST_S = 600.0
 """Time limit; the cubins of docs/coverage.md take under a minute."""
 

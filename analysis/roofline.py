@@ -9,9 +9,9 @@ From NVIDIA's data sheets "A100 Tensor Core GPU" (2021), "RTX A6000" (2020), "L4
 Tensor Core GPU" (2023), "H200 Tensor Core GPU" (2024), "GH200 Grace Hopper Superchip" (2023) and
 "Blackwell" (B200 and GB200: HGX and GB200 NVL72, 2025; B300 and GB300: HGX and GB300 NVL72, 2025),
 with the digits of the architectures' whitepapers where a data sheet rounds. Types and models for
-which the sources have no figure are left out. Jetsons are left out, too: their figures are for
-mixes of units. The peaks are only for reports: no module that compiles imports this one, so the
-peaks do not affect keys.
+which the sources have no figure are left out. Jetsons are left out, too: their figures are for the
+GPU and other processors together. The peaks are only for reports: no module that compiles imports
+this one, so the peaks do not affect keys.
 """
 
 from __future__ import annotations

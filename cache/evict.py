@@ -277,7 +277,7 @@ class _Decision:
         return bool(manifest.facts.action) or aged
 
     def _last_manifests(self, gone: set[str]) -> list[str]:
-        """If nothing else can be evicted, select manifests that name no record, oldest first."""
+        """If the store is still too large, select manifests without an action key, oldest first."""
         taken = []
         names = [name for name in self.leading.get("", ()) if name not in gone]
         for name in sorted(names, key=lambda name: self.identities[name][1]):

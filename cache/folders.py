@@ -7,10 +7,10 @@ removed, even if a folder is replaced at the same time. Only the store's root ma
 the user names it.
 
 The version's folder is `root/v1`. An area is a folder directly in it, such as `tmp` or `ac`, and
-may have shards, such as `ac/ab`. Areas and shards belong to the store only if they are folders in
-the mount of the version's folder (or, without /proc, on its file system). Their owner must be this
-user, root, or the owner of the version's folder. If the version's folder is shared by its group
-(mode 2775), folders of that group may have any owner.
+may have shards, such as `ac/ab`. Areas and shards belong to the store only if they are folders on
+the same mount as the version's folder (without /proc: the same file system). Their owner must be
+this user, root, or the owner of the version's folder. If the version's folder is shared by its
+group (mode 2775), folders of that group may have any owner.
 
 A place is a path below the version's folder: `tmp/x`, `ac/ab/ab…`, `stat/index`.
 """
@@ -74,7 +74,7 @@ def share(made: int, folder: int, rights: int) -> None:
         rights: the group's mode bits.
     """
     # A setgid folder passes on its group, but not its permissions: the umask still applies.
-    with contextlib.suppress(OSError):  # another user's file, which that user has shared
+    with contextlib.suppress(OSError):  # fails for another user's file, which is shared already
         if os.fstat(folder).st_mode & SHARED == SHARED:
             mode = stat.S_IMODE(os.fstat(made).st_mode)
             if mode & rights != rights:

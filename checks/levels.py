@@ -41,7 +41,7 @@ class Subject:
 
     @property
     def plan(self) -> LaunchPlan:
-        """The checked launch plan."""
+        """The validated launch plan."""
         return self.artifact.plan
 
     @property

@@ -64,10 +64,10 @@ bundle_option = options.output_option(
 @options.choice_option(
     "--split-by",
     ["target", "arch"],
-    "Write one bundle per model or architecture, named like FILE-h100-sxm.pallasc.",
+    "Write one bundle per target or architecture, such as kernels-h100-sxm.pallasc.",
 )
 @options.flag("--keep-debug", "Keep debug sections in the cubins.")
-@options.flag("--keep-ptx", "Include the PTX, which launches do not need.")
+@options.flag("--keep-ptx", "Include the PTX; it is not needed to launch kernels.")
 @options.flag("--lines", "Include source line numbers and text, for `pallasc inspect`.")
 @options.option("--level", "N", "Compression level.", type=click.IntRange(1, 22), default=19)
 @options.frozen_options
@@ -89,8 +89,9 @@ def create_command(
     Variants that are not in the store are built first. If any variant fails, no bundle is written.
     With --frozen, nothing is compiled, and if there is a lock file, every artifact must match it.
 
-    The bundle records its spec files and commit, the toolchain, and whether tracked files differed
-    from the commit. The same sources give the same bytes in every folder and on every machine.
+    The bundle records the digests of its spec files, the toolchain, their commit, and whether
+    sources differ from the commit. The same sources, commit, and toolchain give the same bytes in
+    every folder and on every machine.
 
     Examples:
       pallasc bundle create specs/ -o kernels.pallasc
@@ -270,9 +271,10 @@ def export_command(
 
     The folder contains a flat launch plan for each variant, a header with one function per kernel,
     and the launcher's sources. Each function selects the variant by the arrays and the GPU. The
-    same variants give the same bytes. The folder is written completely or not at all. For each GPU
-    model and set of arrays, a tuned kernel includes the variant that its tuning table selects, or
-    the default; arrays are not padded.
+    same variants give the same bytes. The folder is written completely or not at all. Of
+    a tuned kernel, the export contains, for each GPU model and set of arrays, the variant that the
+    tuning table selects, else the default, else all. Unlike in Python, arrays are not padded to the
+    size of a variant.
 
     Examples:
       pallasc bundle export --c kernels.pallasc -o kernels/
@@ -315,7 +317,8 @@ def export_command(
         echo(json_text(told))
     for kernel in kernels:
         if kernel.left_out:
-            echo(f"left out {count(kernel.left_out, 'variant')} of {kernel.name}", err=True)
+            left = f"left out {count(kernel.left_out, 'variant')} of {kernel.name}"
+            echo(f"{left} that its tuning table does not select", err=True)
     variants = count(sum(len(kernel.variants) for kernel in kernels), "variant")
     echo(f"wrote {count(len(kernels), 'kernel')} with {variants} to {output}", err=True)
     return 0
@@ -331,9 +334,9 @@ def show_command(file: Path, name: str | None, as_json: bool) -> int:
     NAME is the id of a variant, or an expression as in -k that matches one variant.
 
     For a bundle, this shows the format version, size, kernels, targets with their minimum drivers,
-    signatures, and provenance. For a variant, it shows the signature, launch plan, resources,
-    digests, target, minimum driver, toolchain, and provenance. Signatures of the bundle are not
-    checked; use verify for that.
+    signatures, and provenance. For a variant, it shows the arrays, launch plan, resources,
+    digests, target, minimum driver, toolchain, and provenance. The root is the digest that keys
+    sign; use verify to check signatures.
 
     Examples:
       pallasc bundle show kernels.pallasc

@@ -66,9 +66,10 @@ def command(
 ) -> int:
     """Check the variants of SPECS for mistakes, without a GPU.
 
-    SPECS are specs, bundles, or stored artifacts, given by action key or digest (the first six
-    digits are enough). Variants that are not in the store are compiled first. Bundles and stored
-    artifacts have no source; checks that need the source are reported as "not checked".
+    SPECS are specs, bundles, or artifacts in the store, named by at least six digits of their
+    action key or digest (`pallasc build --json` prints both). Variants that are not in the store
+    are compiled first. Bundles and stored artifacts have no source; checks that need the source are
+    reported as "not checked".
 
     Each level of each variant prints one line: "passed", "found" with the findings and your source
     lines, or "not checked" with the reason. Results are stored; unchanged variants are not checked

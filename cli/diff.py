@@ -76,8 +76,8 @@ def command(
     digits are enough). Variants of specs that are not in the store are built first. A git revision
     is built from a temporary copy; the working tree is not changed. With one SIDE and two -k, each
     variant of the first selection is compared with the variant of the second that has the same
-    kernel, target, and parameters. A parameter whose values all differ between the selections is
-    ignored: "block" in the example below.
+    kernel, target, and parameters. A parameter that has no value in both selections is
+    ignored: with -k "block=64" -k "block=128", this is "block".
 
     Variants are matched by id; if each side has a single variant, the ids may differ. Differences
     are printed worst first; if there are none, nothing is printed. Each depth includes the depths
@@ -85,10 +85,10 @@ def command(
       resources  registers, spills, stack, shared memory, occupancy, and size; shows if the launch
                  plans or the bytes of the machine code differ
       mix        instructions of kernels by class
-      sass       machine code without scheduling, with registers and labels renamed by first use,
-                 so that only different or reordered instructions count as differences
-      lines      instructions by source line; specs are compiled again to find the lines; sides that
-                 are not specs need lines from an earlier pallasc inspect --lines
+      sass       machine code without stalls and addresses, with registers and labels renamed by
+                 first use, so that only different or reordered instructions count
+      lines      instructions by source line; specs are compiled again to find the lines; bundles
+                 need bundle create --lines, other sides an earlier inspect --lines of the spec
       raw        the unmodified machine code
 
     Differences do not change the exit code; with --exit-code, they make it 1.

@@ -96,9 +96,9 @@ def command(
 ) -> int:
     """Show the compiled variants of SPECS, by default as a summary.
 
-    SPECS are specs, bundles, or stored artifacts, given by action key or digest (the first six
-    digits are enough). Variants that are not in the store are compiled first, with a message on
-    standard error.
+    SPECS are specs, bundles, or artifacts in the store, named by at least six digits of their
+    action key or digest (`pallasc build --json` prints both). Variants that are not in the store
+    are compiled first, with a message on standard error.
 
     Views are shown in command-line order. --json can be combined with --lines and
     --resources only.

@@ -244,7 +244,7 @@ _MOST_LISTED = 20
 launch_options = together(
     flag(
         "--all",
-        "Launch all points of the matrix instead of one variant per kernel.",
+        "Launch all selected variants instead of one variant per kernel.",
         parameter="every",
     ),
     count_option("--device", "Index of the GPU.", parameter="ordinal", least=0, default=0),

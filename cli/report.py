@@ -46,8 +46,9 @@ def command(
 ) -> int:
     """Write an HTML report about the variants of SPECS.
 
-    SPECS are specs, bundles, or stored artifacts, given by action key or digest (the first six
-    digits are enough). Variants that are not in the store are compiled first.
+    SPECS are specs, bundles, or artifacts in the store, named by at least six digits of their
+    action key or digest (`pallasc build --json` prints both). Variants that are not in the store
+    are compiled first.
 
     The report is a single file that loads nothing from elsewhere. It has an overview, a page for
     each kernel with a table and plots of its variants, and a page for each variant with source,

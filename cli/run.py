@@ -73,8 +73,8 @@ def command(
     XLA's kernels. This is slow, so use small arrays. If variants differ only in their target, the
     first one is emulated; --target selects another. An out-of-bounds access, a deadlock, or a
     failed assertion ends the command with exit code 1 and prints your source line. Kernels for
-    several devices run on as many emulated GPUs: the first dimension of each array and file is the
-    device. --device cannot be used with --emulate.
+    several devices run on as many emulated GPUs: each array and file has an additional first
+    dimension, the device. --device cannot be used with --emulate.
 
     Examples:
       pallasc run kernels.yaml

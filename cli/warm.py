@@ -171,7 +171,7 @@ def _verify(work: Work, folder: Path, machine_file: Path | None) -> list[Verdict
         now = _lowered_now(work) if work.specs else {}
     except ToolError as error:
         # For example, another version of JAX is installed; `verify` shows this for each entry.
-        echo(f"warning: the programs were not lowered, so edits are missed: {error.message}",
+        echo(f"warning: the programs were not lowered, so edits are not found: {error.message}",
              err=True)  # fmt: skip
     if machine_file is not None:
         here = read_machine(machine_file)
@@ -195,7 +195,7 @@ def _warn_of_start(folder: Path) -> None:
     if missing:
         echo(
             f"warning: {' and '.join(missing)} not set as --print-env prints: programs that start "
-            "in this environment miss.",
+            "in this environment do not find the executables.",
             err=True,
         )
 

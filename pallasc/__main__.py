@@ -24,7 +24,7 @@ def main() -> int:
             with suppress(OSError, ValueError):
                 os.write(sys.stderr.fileno(), b"\ninterrupted\n")  # as the command line does
         return 130
-    except Exception as error:  # noqa: BLE001 - a bug in pallasc; its text may be from a kernel
+    except Exception as error:  # noqa: BLE001 - a bug in pallasc; `echo` escapes its text
         import traceback
 
         from pallasc.cli.output.text import echo

@@ -92,7 +92,7 @@ class Remote:
         """Download variants into the local store.
 
         Args:
-            wanted: request keys.
+            wanted: request keys, from which the names of manifests follow.
             accept: called with the name of a manifest and the manifest; returns True if all files
                 that the compilation read are the same here.
 
@@ -280,7 +280,7 @@ def _is_absent(store: Store, name: str) -> bool:
     manifest = store.find_manifest(name)
     if manifest is None:
         return True
-    # An entry without an action is not a variant, and remote entries never replace it.
+    # A manifest without an action key is not a variant's; no remote manifest replaces it.
     return bool(manifest.action) and store.get_artifact(manifest.action) is None
 
 
@@ -394,7 +394,7 @@ class Pruned(NamedTuple):
     """Objects that were removed from a remote, or would be.
 
     Attributes:
-        packs: packs that were unused for too long, or over the size.
+        packs: packs that were unused for too long, or removed to meet the maximum size.
         unknown: objects that no catalog lists.
         bytes: total size of both.
         kept_packs, kept_bytes: packs that stay.

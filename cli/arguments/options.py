@@ -207,9 +207,7 @@ variant_options = together(_variants, selecting)
 
 selection_options = together(
     _variants,
-    flag(
-        "--all-points", "Select all points of tuned kernels, not only those in their tuning tables."
-    ),
+    flag("--all-points", "Select all values of tuned parameters, not only those in tuning tables."),
     selecting,
 )
 

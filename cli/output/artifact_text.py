@@ -299,7 +299,7 @@ def _loops(loops: tuple[Loop, ...]) -> list[str]:
         ]
         for loop in own
     ]
-    head = ("LOOP AT", "INSTRUCTIONS", "ITERATION", "MOST")
+    head = ("LOOP AT", "INSTRUCTIONS", "PER ITERATION", "MOST FREQUENT")
     lines = table(head, rows, right=head[1:3]).split("\n")
     waiting = [f"and {count(waits, 'loop')} that only {'wait' if waits > 1 else 'waits'}"]
     return [*(lines if own else []), *(waiting if waits else [])]

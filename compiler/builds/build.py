@@ -134,7 +134,7 @@ class _Build(Struct, eq=False):
         options: options of the build.
         on_event: callback for progress.
         compiler: see `build`.
-        session: records the entries of the store that are used.
+        session: notes which entries of the store are used.
         results: finished results by position.
         misses: misses by request.
         compiled: digests of the records that this build has compiled, by action key.
@@ -225,7 +225,7 @@ class _Build(Struct, eq=False):
     # ---- the toolchain
 
     def _toolchain(self) -> Setup | RememberedToolchain:
-        """Return the installed toolchain, or without one, a toolchain that filled the store.
+        """Return the installed toolchain, or if there is none, one that is recorded in the store.
 
         Raises:
             ToolError: the toolchain is incomplete, or none is installed or recorded in the store.
@@ -479,7 +479,7 @@ class _Build(Struct, eq=False):
         self.pool.warm(tasks)
 
     def _compile(self, lookup: Lookup) -> None:
-        """Compile the misses in workers, each request once per folder.
+        """Compile the misses in workers; variants with equal keys and source folders only once.
 
         Raises:
             ToolError: a compiling process cannot be started, or the sources cannot be sent.
@@ -604,10 +604,10 @@ class _Build(Struct, eq=False):
     def _publish(self, variant: Variant, key: str, reply: Compiled) -> str:
         """Sign and publish a worker's manifest; return its name, "" if there is none.
 
-        The manifest must name the artifact that the worker reported. Unless signatures are
-        required, the worker may have found this artifact in the store without a signature. Then the
-        manifest is signed only if this build compiled the artifact, or an earlier signed manifest
-        of the request names the artifact.
+        The manifest must name the artifact that the worker reported. If signatures are not
+        required, the worker may have found an unsigned artifact in the store. So the manifest is
+        signed only if this build compiled the artifact, or an earlier signed manifest of the
+        request names it.
         """
         from pallasc.cache.manifests import manifest_from_json
 

@@ -8,8 +8,9 @@ from the PTX in a cubin. If anything else differs from the PTX that ships, there
 
 Mosaic lays out dynamic shared memory from the traced kernel alone, before lowering
 (`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
-follow each other, each aligned to 1024 bytes; arrays of successive branches share memory; then come
-barriers of 8 bytes and the address of tensor memory. `recorded_memory` walks the same equations.
+follow each other, each aligned to 1024 bytes; `run_scoped`s that run one after another share
+memory; then come barriers of 8 bytes and the address of tensor memory. `recorded_memory` walks the
+same equations.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ _CALL = -1
 """Number for instructions that belong to no equation, such as the start of a kernel: MLIR gives
 them line 1, column 0. Columns of numbered stacks start at 1."""
 _INLINE = {"// begin inline asm": True, "// end inline asm": False}
-"""Inside inline assembly, `.loc` is ignored: LLVM of JAX 0.10 counts the lines of the assembly."""
+"""`.loc` is ignored inside inline assembly: LLVM of JAX 0.10 writes lines of the assembly there."""
 _INITIALIZES = "mbarrier.init."
 """Mosaic initializes all barriers before the body, at the line of the kernel. In JAX 0.10 these
-instructions have no line, and follow an instruction that LLVM has moved there from the body."""
+instructions have no `.loc`. `matched` gives them the line of the kernel; otherwise they would get
+that of the instruction before."""
 _COMMENT = re.compile(r"//.*")
 _INSTRUCTION = re.compile(r"(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-z]")
 
@@ -129,7 +131,7 @@ def check_code(code: Mapping[str, str], located: Container[str]) -> None:
 
 
 def _with_calls(numbers: Sequence[int], stacks: Sequence[Stack]) -> tuple[int, ...]:
-    """Replace `_CALL` in the numbers by the common outer part of all other stacks."""
+    """Replace `_CALL` by the number of the stack of all stacks' common callers, 0 for none."""
     used = [stacks[number - 1] for number in {*numbers} if number > 0]
     call = used[0] if used else ()
     while any(stack[len(stack) - len(call) :] != call for stack in used):
@@ -157,7 +159,9 @@ def _smem_bytes(translation: Translation) -> dict[str, int]:
 
 
 def _parts(recorded: Sequence[KernelMemory], ptx: str, size: int | None) -> tuple[Part, ...]:
-    """Return the shared-memory parts of the kernel in a PTX, () if their sizes do not add up.
+    """Return the shared-memory parts of the kernel in a PTX, () if none fits in `size`.
+
+    What is left of `size` becomes a part `other`.
 
     If `size` is None, return the parts of the kernel with that name, () if there are several.
     """
@@ -191,7 +195,7 @@ def _matched_with(
 
 
 def _number(stack: Stack, outer: int, stacks: list[Stack]) -> int:
-    """Return the number of a stack that continues stack number `outer`, 0 for none."""
+    """Add a stack, called from stack number `outer`, to `stacks`; return its number, 0 if empty."""
     callers = stacks[outer - 1] if outer else ()
     if stack[-1:] == callers[:1]:
         stack = stack[:-1]
@@ -208,7 +212,7 @@ def printed_kernels(text: str) -> dict[str, list[str]]:
 
 
 def matched(shipped: str, located: str, count: int) -> tuple[int, ...]:
-    """Return the stack number of each line of the PTX that ships: from 1, 0, or `_CALL`.
+    """Return the stack number of each line of the PTX: at least 1, 0 for no stack, or `_CALL`.
 
     Args:
         shipped: the PTX that ships.

@@ -1,11 +1,11 @@
-"""Compile a whole program for a described machine, and make an artifact of it.
+"""Compile a whole JAX program for another machine, which `pallasc machine` described.
 
 The artifact's record has the usual fields with an empty plan and no kernels, and a field `program`:
 
 * `key`: the key under which the machine's JAX looks the executable up
 * `module`: the name of its module
 * `entry`: digest of the blob with the content of JAX's cache file, "" if it was only lowered
-* `lines`: digest of the blob with the lines of the module (`module_lines`)
+* `lines`: digest of the blob with the source line of each line of the module (`module_lines`)
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def lower_program(work: ProgramJob) -> LoweredProgram:
         if call.host_callbacks:
             raise _callback_error(definition(work.job.function))
         located = None
-        if work.program.only_lower:  # a comparison shows lines of a program that is only lowered
+        if work.program.only_lower:  # `warm --verify` shows the lines of changes
             located = _lowered(work, devices, locations=True)
     except (Exception, SystemExit) as error:
         raise explain(error, work.job.function) from error
@@ -118,7 +118,7 @@ def _text(stage: Any, *, locations: bool = False) -> str:
 
 @cache
 def _traced_again() -> Any:
-    """Return a context that takes a value; JAX reuses only what it lowered with an equal value."""
+    """Return a JAX context; JAX reuses a lowering only if the context had an equal value."""
     import jax
 
     return jax.make_user_context(False)
@@ -216,7 +216,7 @@ def _callbacks(jaxpr: Any) -> Iterator[Location | None]:
 
 def _callback_error(place: Location | None) -> UnsupportedError:
     return UnsupportedError(
-        "the program calls Python while it runs, which a compiled program cannot.",
+        "the program calls Python while it runs; a program compiled in advance cannot.",
         location=place,
         hint="Move jax.debug.print, jax.pure_callback, and io_callback out of it.",
     )
@@ -250,7 +250,7 @@ def compile_program(
 
     Raises:
         CompileError: XLA fails.
-        ToolError: the entry cannot be compressed as the machine does.
+        ToolError: the machine's JAX compresses with zstandard, which is not installed here.
     """
     job, program = work.job, work.program
     blobs = {digest(lowered.lines): lowered.lines}
@@ -283,7 +283,10 @@ def compile_program(
 
 
 def _executable(call: Any, tools: Tools, tuned: bytes) -> bytes:
-    """Compile with the toolchain's assembler and recorded autotuning; JAX's key has neither."""
+    """Compile with the toolchain's assembler and recorded autotuning.
+
+    The options are set in a copy: the machine's JAX computes its key without them.
+    """
     options = deepcopy(call.options)
     own = {
         "xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED",

@@ -1,8 +1,8 @@
 """The worker process: imports JAX once, then serves requests, for a single architecture.
 
-The warden calls `main(REQUESTS, ANSWERS)` with two inherited pipe descriptors. Standard output and
-error are for user code; the build redirects them to files, and the worker reads standard error
-(`diagnostics`). The worker ends when the request pipe closes, or when the warden dies, which
+Its parent, the warden (`warden`), forks it, and it calls `main` with two inherited pipes. Standard
+output and error are for user code; the build redirects them to files, and the worker reads standard
+error (`diagnostics`). The worker ends when the request pipe closes, or when the warden dies, which
 PDEATHSIG reports.
 """
 
@@ -137,7 +137,7 @@ def _collect(request: messages.Collect) -> Reply:
     try:
         read = find_sources([name], folder, entry_files=[file.name])
         uncached = why_uncached(read)
-    except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+    except Exception as error:  # noqa: BLE001 - whatever users' code did, only caching fails
         uncached = why_unknown_reads(error)
     return messages.Collected(
         specs=tuple(map(spec_to_json, specs)),
@@ -186,7 +186,7 @@ class Session:
         self.store = Store(introduction.store, trust=Trust())
         # If stored digests of files are signed, only the build can check the signature.
         self.digests = FileDigests(None if introduction.signing else self.store.root)
-        _user_context()(0)  # JAX's state differs from the first call on
+        _user_context()(0)  # the first call changes JAX's state
         self.before, self.shared = ProcessSnapshot(), SharedState()
         self.listener = Listener()
         self._traced = 0
@@ -246,7 +246,7 @@ class Session:
 
     @contextmanager
     def _tracing(self, env: Mapping[str, str | None]) -> Iterator[None]:
-        """Make JAX trace everything in the block again, with the variables that a variant declares.
+        """Make JAX trace everything in the block again, with a variant's environment variables.
 
         Otherwise JAX would not call a function again that it has traced for an earlier variant, and
         the function's warnings would be lost.
@@ -290,7 +290,7 @@ class Session:
         )
         try:
             return self._with_manifest(made, request, fields)
-        except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
+        except Exception as error:  # noqa: BLE001 - whatever users' code did, only caching fails
             return replace(made, uncached=why_unknown_reads(error))
 
     def _compile(self, key: str, request: Compile, compiled: _Compilation) -> Compiled:
@@ -306,7 +306,7 @@ class Session:
         )  # fmt: skip
 
     def _stored(self, key: str, request: Compile) -> Compiled | None:
-        """Return the store's artifact of an action key, None if the build trusts none.
+        """Return the stored artifact of an action key, None if there is none that the build trusts.
 
         The reply has a copy of the artifact, since the build may not be able to read the store.
         """
@@ -408,7 +408,7 @@ def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
 
 
 def _entry_modules(variant: Variant) -> list[str]:
-    """Return the names of the modules that a variant names, its entry's first."""
+    """Return the modules of a variant's entries; that of `entry` comes first."""
     return _modules(named_entries(variant))
 
 
@@ -421,7 +421,7 @@ def why_uncached(read: Sources) -> str:
     if read.unknown:
         return f"cannot compute a digest of {', '.join(sorted(read.unknown))}: no file"
     if read.unseen:
-        return f"{min(read.unseen)}, whose digest cannot be computed"
+        return f"{min(read.unseen)}: changes of that cannot be noticed"
     changed = read.changed_since(_first_task_ns[0])
     return f"{name_of(changed[0])} changed during compilation" if changed else ""
 

@@ -1,7 +1,8 @@
-"""Launches. A program is a variant on a device; a route has the programs for arrays of some types.
+"""Launches. A program is a variant on one device; a route has the programs for one signature.
 
-The C library executes the flat plans of programs. Without it, with thread-local default streams, or
-if a launch plan has no flat form, `calls/plain.py` launches through cuda-python.
+The C library executes a program's flat plan: its launch plan as one block of bytes. Without it,
+with thread-local default streams, or if a launch plan has no flat form, `calls/plain.py` launches
+through cuda-python.
 
 A cubin is loaded once for all devices. A kernel is prepared on each device separately: attributes
 allow it more than 48 kB of dynamic shared memory or clusters of more than 8 blocks, and its code is
@@ -11,8 +12,8 @@ launch a kernel after all of its Python objects are gone.
 
 The launch uses the stream that the caller passes. If there is none, it uses the stream of the first
 array (input or result) that names a stream or whose framework has a current stream. Otherwise it
-uses the default stream. If other arrays belong to another stream, the launch and that stream wait
-for each other (`streams.in_order`).
+uses the default stream. If other arrays belong to another stream, the launch waits for
+the work in that stream, and later work there waits for the launch (`streams.in_order`).
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def load_program(candidate: Candidate, device: Device, stream: int | None = None
     """Return the program of a variant on a device; the first call loads it.
 
     Raises:
-        CorruptError, DeviceError: as for `Program`, or it is not loaded and the launch's stream is
-            being captured.
+        CorruptError: as for `Program`.
+        DeviceError: as for `Program`, or the variant is not loaded and `stream` is being captured.
     """
     with state.lock:
         programs: dict[int, Program] = state.programs.setdefault(candidate.artifact, {})
@@ -210,15 +211,15 @@ class Route:
 
         Raises:
             ArgumentError: an address is misaligned, arrays overlap, the stream belongs to another
-                context, or a context of the device that the program created is current.
+                context, or the current context is not the device's primary one.
             DeviceError: the launch fails.
         """
         program = self.program(ordinal, stream)
         device, size_bytes = program.device, self.workspace_bytes
-        # Such a context has another default stream.
+        # The default stream of another context is another stream.
         if current_context() not in (0, int(device.context)) and current_device() == ordinal:
             raise ArgumentError(
-                f"{self.name}: the current context of {device} is one that the program created.",
+                f"{self.name}: the current context is not the primary context of {device}.",
                 hint=PRIMARY_CONTEXT,
             )
         if not size_bytes or workspace is not None:
@@ -238,7 +239,7 @@ class Route:
 # ---- one launch
 
 
-# Not frozen: creating a frozen object takes three times as long, in each slow call.
+# Not frozen, because a frozen object takes three times as long to create.
 @dataclass(slots=True)
 class Match:
     """A launch: a route, and arrays that it takes.
@@ -409,8 +410,8 @@ def launch_copied(match: Match) -> Any:
     stream = own_stream(device) if match.stream is None else stream_handle(match.stream)
     if match.stream is not None and is_capturing(device, stream):  # no copies in the graph
         raise ArgumentError(
-            f"{route.name}: stream {stream:#x} is being captured, and arrays of numpy are copied "
-            "at once.",
+            f"{route.name}: stream {stream:#x} is being captured, and copies of numpy arrays must "
+            "not become part of the graph.",
             hint="Pass arrays in GPU memory.",
         )
     count = len(match.inputs)

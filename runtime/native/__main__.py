@@ -1,4 +1,4 @@
-"""Print the path of the C library: `python -m pallasc.runtime.native [--include | --library]`.
+"""Print where the C library is: `python -m pallasc.runtime.native [--include | --library]`.
 
 export PKG_CONFIG_PATH=$(python -m pallasc.runtime.native)
 c++ program.cpp $(pkg-config --cflags --libs pallasc)

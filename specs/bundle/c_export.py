@@ -3,7 +3,7 @@
     include/NAME/NAME.h        the functions: NAME_KERNEL, NAME_KERNEL_prepare, NAME_last_error
     NAME.c                     tables of variants
     CMakeLists.txt             one library NAME
-    plans/NUMBER.plan          the flat plan of each variant, which NAME.c includes
+    plans/NUMBER.plan          launch plan and cubins of a variant (`flat_plan`) for NAME.c
     pallasc/, pallasc/export/  the C library's sources
     pallasc/include/           the C library's headers, for programs to include
 
@@ -45,7 +45,7 @@ LIBRARY_SOURCES = (
 """Sources of the C library that an export contains; its other sources are for Python and JAX."""
 
 _PLACES = {"export/pallasc_tensor.h": "include/pallasc_tensor.h"}
-"""Sources that are in another folder of an export, because programs include them."""
+"""Headers that programs include, and their paths in `pallasc/` of an export."""
 
 _HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
@@ -69,7 +69,7 @@ def check_size(bundle: Bundle, entries: Sequence[Entry], most_bytes: int | None)
             raise SpecError(
                 f"the first {number:,} of {len(entries):,} variants take more than {most_bytes:,} "
                 f"bytes, the limit. (The bundle file has {bundle.size:,} bytes.)",
-                hint="Choose variants with -k; --max-size of export allows more.",
+                hint="Choose variants with -k, or let export write more with --max-size.",
             )
 
 
@@ -81,7 +81,7 @@ class CVariant:
         entry: its entry.
         artifact: its artifact.
         number: its number in the library.
-        chosen_by: how it was chosen among its tuned kernel's variants, None if it was the only one.
+        chosen_by: how the tuning table chose it, None if no table did.
         size: size of its flat plan in bytes, set when the plan is written.
     """
 
@@ -203,8 +203,8 @@ def chosen_entries(entries: Sequence[Entry]) -> list[tuple[Entry, How | None]]:
     """Return the entries that an export contains, and how each was chosen.
 
     Variants for the same target and arrays that differ only in tuned parameters are alternatives.
-    Of these, an export contains the variants with a row for the exact key, else with a row for the
-    bucket, else the default (`chosen_by`). If there are none of these, it contains all.
+    Of alternatives, an export contains those that a table row for exactly these arrays names, else
+    those of a row for a range of arrays (a bucket), else the default, else all.
     """
     groups: dict[object, dict[How | None, list[Entry]]] = {}
     for entry in entries:
@@ -265,8 +265,8 @@ def _check_distinct(entries: Sequence[Entry]) -> None:
     seen: dict[object, Entry] = {}
     for entry in entries:
         first = seen.setdefault((entry.arch, entry.inputs), entry)
-        # C code uses the variant for the model most similar to the GPU. So variants for different
-        # models may differ in tuned parameters, which each model's rows have chosen.
+        # C code uses the variant for the model most similar to the GPU. So only variants for the
+        # same model must have equal tuned parameters.
         is_other = first.target != entry.target
         own, others = (_untuned(e) if is_other else e.params for e in (entry, first))
         if dict(own) != dict(others):

@@ -7,10 +7,10 @@ Grammar of an expression:
     term   := parameter "=" pattern | "target=" pattern | "name=" pattern | pattern
 
 In a value, `*` and `?` are the only wildcards, so that an array can be written unchanged:
-`q=bf16[32,512]`. A bare pattern with `*`, `?`, or `[` is a glob that matches a kernel's name, or an
-id, whose brackets are literal. Any other pattern matches a part of the name, ignoring case. A term
-may also be the id of a variant, with or without its target. Use quotes for spaces and parentheses
-in a term: `layout="row major"`.
+`q=bf16[32,512]`. A bare pattern with `*`, `?`, or `[` must match a whole name or id of a kernel: in
+names, `[…]` is a set of characters; in ids, brackets are literal. Any other pattern matches a part
+of the name, ignoring case. A term may also be the id of a variant, with or without its target. Use
+quotes for spaces and parentheses in a term: `layout="row major"`.
 """
 
 from __future__ import annotations

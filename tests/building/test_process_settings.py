@@ -37,8 +37,8 @@ ASKED = {
     "def run(x): return x * (9 + DEBUG)\n",
 }
 SAID = {
-    "program": "program.py ran another program, whose digest cannot be computed",
-    "proc": "proc.py read /proc/cpuinfo, whose digest cannot be computed",
+    "program": "program.py ran another program: changes of that cannot be noticed",
+    "proc": "proc.py read /proc/cpuinfo: changes of that cannot be noticed",
 }
 WITHOUT_EFFECT = (
     "flags sets LC_ALL, XLA_FLAGS, which has no effect: set it where the build is started"
