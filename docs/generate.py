@@ -26,7 +26,7 @@ from pallasc import errors
 from pallasc.cli.list import COLUMNS, target_rows
 from pallasc.cli.main import CLOSED_PIPE, COMMANDS, INTERRUPTED, OUTPUT_LOST, root
 from pallasc.errors import PallascError
-from pallasc.specs.artifacts.plan import Bytes, Copy, Fill, Launch, Peers, Pointer
+from pallasc.specs.artifacts.plan import STEP_KINDS, Bytes, Copy, Fill, Launch, Peers, Pointer
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.schema import json_schema_text
 
@@ -154,11 +154,11 @@ def targets_page() -> str:
     )
 
 
-_STEPS = (
-    (Fill, "`cuMemsetD8Async`, `cuMemsetD32Async`", "writes its buffer on the host"),
-    (Copy, "`cuMemcpyDtoDAsync`", "copies on the host"),
-    (Launch, "`cuLaunchKernelEx`", "runs the PTX of the kernel"),
-)
+_EXECUTED = {
+    "fill": (Fill, "`cuMemsetD8Async`, `cuMemsetD32Async`", "writes its buffer on the host"),
+    "copy": (Copy, "`cuMemcpyDtoDAsync`", "copies on the host"),
+    "launch": (Launch, "`cuLaunchKernelEx`", "runs the PTX of the kernel"),
+}
 """For each kind of step: the driver functions that run it, and how `pallasc.emulate` runs it."""
 
 
@@ -171,10 +171,10 @@ def plans_page() -> str:
         "emulator. Both launchers call the driver functions in the table, and reject plans for "
         "several devices, whose kernels take a table of peers."
     )
-    steps = [
-        [f"`{step.__name__.lower()}`", _fields(step), functions, functions, emulated]
-        for step, functions, emulated in _STEPS
-    ]
+    steps = []
+    for name in STEP_KINDS:
+        step, functions, emulated = _EXECUTED[name]
+        steps.append([f"`{name}`", _fields(step), functions, functions, emulated])
     parameters = [
         [f"`{kind.__name__.lower()}`", _fields(kind), launched, launched, "yes"]
         for kind, launched in ((Pointer, "yes"), (Bytes, "yes"), (Peers, "no"))
