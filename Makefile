@@ -19,13 +19,16 @@ comma := ,
 
 # $(call install,EXTRAS): install this folder with these extras, saying nothing unless it fails.
 # Python compiles the modules that it imports: pip would compile thousands that nothing needs.
+# After an interruption, `made-in` is missing, so that the environment is made again.
 define install
+@rm -f $(VENV)/made-in
 @$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e '.[$(1)]' \
 	$(if $(OLDEST),-c $(VENV)/oldest.txt) >$(VENV)/pip.log 2>&1 || { \
 	tail -n 15 $(VENV)/pip.log >&2; \
 	echo "make: pip could not install pallasc[$(1)] into $(VENV); its last lines are above," \
 		"all are in $(VENV)/pip.log. Check the network or the package index, then run make again." >&2; \
 	exit 1; }
+@pwd -P >$(VENV)/made-in
 endef
 
 .PHONY: help demo test test-oldest check lint types docs docs-check site coverage bench wheel clean preflight remake

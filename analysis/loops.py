@@ -1,8 +1,9 @@
 """The loops of a kernel's SASS: natural loops of its graph of basic blocks.
 
 A graph is a list with the successors of each block; block 0 is the entry. Sets of blocks are bit
-masks in an integer: kernels have at most a few hundred blocks. A loop is natural (Aho, Lam, Sethi,
-Ullman, "Compilers", 9.6.6): it is closed by an edge to a block that dominates the edge's source.
+masks in an integer, so that kernels with thousands of blocks take little time. A loop is natural
+(Aho, Lam, Sethi, Ullman, "Compilers", 9.6.6): it is closed by an edge to a block that dominates the
+edge's source.
 
 In SASS, a block ends after an instruction that leaves it, and before a label. `BSYNC B0` jumps to
 the target of the preceding `BSSY B0`. If a jump's target is in a register (`BRX`, `JMX`), its block
@@ -38,32 +39,65 @@ _WORK = frozenset(
 
 def _natural_loops(after: Successors) -> dict[int, int]:
     """Return the blocks of each loop by the loop's header; loops that share a header are merged."""
-    reachable = _reached(after, 0)
+    order = _reverse_postorder(after)
     before: list[list[int]] = [[] for _ in after]
-    for source, targets in enumerate(after):
-        for target in targets:
-            if reachable >> source & 1:
-                before[target].append(source)
+    for source in order:
+        for target in after[source]:
+            before[target].append(source)
+    dominators = _dominators(before, order)
     loops: dict[int, int] = {}
-    for header, sources in enumerate(before):
-        # A header dominates the blocks that cannot be reached without it.
-        around = _reached(after, 0, without=header)
-        for source in sources:
-            if not around >> source & 1:
-                body = _reached(before, source, without=header) | 1 << header
-                loops[header] = loops.get(header, 0) | body
+    for source in order:
+        for target in after[source]:
+            if dominators[source] >> target & 1:
+                loops[target] = loops.get(target, 0) | _body(before, source, target)
     return loops
 
 
-def _reached(after: Successors, start: int, *, without: int | None = None) -> int:
-    """Return the blocks on paths from `start` that do not enter `without`."""
-    found = 0
-    waiting = [start] if after else []
-    while waiting:
-        number = waiting.pop()
-        if number != without and not found >> number & 1:
+def _reverse_postorder(after: Successors) -> list[int]:
+    """Return the reachable blocks, each before its successors except along back edges."""
+    if not after:
+        return []
+    seen, postorder = {0}, []
+    stack = [(0, iter(after[0]))]
+    while stack:
+        number, rest = stack[-1]
+        following = next((each for each in rest if each not in seen), None)
+        if following is None:
+            postorder.append(number)
+            stack.pop()
+        else:
+            seen.add(following)
+            stack.append((following, iter(after[following])))
+    return postorder[::-1]
+
+
+def _dominators(before: Successors, order: Sequence[int]) -> list[int]:
+    """Return for each block the set of its dominators, including itself."""
+    everything = (1 << len(before)) - 1
+    found = [everything] * len(before)
+    found[:1] = [1]
+    changed = True
+    while changed:
+        changed = False
+        for number in order[1:]:
+            common = everything
+            for each in before[number]:
+                common &= found[each]
+            common |= 1 << number
+            if common != found[number]:
+                found[number], changed = common, True
+    return found
+
+
+def _body(before: Successors, source: int, header: int) -> int:
+    """Return the blocks of the loop closed by an edge from `source` to `header`."""
+    found = 1 << header
+    stack = [source]
+    while stack:
+        number = stack.pop()
+        if not found >> number & 1:
             found |= 1 << number
-            waiting += after[number]
+            stack += before[number]
     return found
 
 

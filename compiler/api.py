@@ -77,10 +77,12 @@ def compile(
             hint="The function comes first, then its arrays.",
         )
     chosen = resolve_target(target) if isinstance(target, str) else target
+    assembler = Path(ptxas) if ptxas else None
+    if not isolated:
+        _setup(assembler)
     convert = notation if isolated else argument
     args = [convert(item, f"array {index}") for index, item in enumerate(arrays)]
     axes = checked_mesh(mesh)
-    assembler = Path(ptxas) if ptxas else None
     if isolated:
         spec = spec_of(function, args=args, static=static, target=chosen.name, mesh=dict(axes))
         variant = structs.replace(expand([spec])[0], target=chosen)

@@ -27,7 +27,7 @@ from pallasc.specs.artifacts.cubin import Elf
 from pallasc.specs.canonical import Natural, StrictStruct, canonical_json
 
 SCHEMA = 2
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 16 * 2**20
 Place = Literal["spec", "installed"]
 Line = Annotated[str, Meta(pattern=r"\A[^\n\r]*\Z")]
 
@@ -176,7 +176,8 @@ def from_json(data: bytes) -> SourceLines:
         lines = msgspec.json.decode(data, type=SourceLines)
     except (ValueError, RecursionError) as error:
         raise CorruptError(
-            f"the source lines of an artifact are damaged, or not of schema {SCHEMA}: {error}"
+            f"the source lines of an artifact are damaged, or not of schema {SCHEMA}: {error}",
+            hint="If this is a bundle, create it again with pallasc bundle create --lines.",
         ) from error
     names = {file.name for file in lines.files}
     if unknown := {frame.file for stack in lines.stacks for frame in stack} - names:
@@ -198,7 +199,7 @@ def lines_of_code(elf: Elf, code_bytes: int) -> list[int]:
     empty = len(content) - len(content.lstrip(b"\0"))
     try:
         rows = sorted(_rows(table.content if table else b""), key=itemgetter(0))
-    except (IndexError, struct.error) as error:
+    except (IndexError, OverflowError, struct.error) as error:
         raise CorruptError("the line table of a cubin ends inside an entry") from error
     starts = [address for address, _ in rows]
     lines = [0, *(max(0, line - empty) for _, line in rows)]
@@ -234,7 +235,10 @@ def _run(
             line += base + (opcode - first) % span
             yield address, line
         elif opcode == 0:
-            extended = program.read(_leb128(program))
+            size = _leb128(program)
+            extended = program.read(size)
+            if len(extended) < size:
+                raise IndexError(size)
             if extended[0] == 1:  # the end of a sequence
                 address, line = 0, 1
             elif extended[0] == 2:
@@ -248,7 +252,7 @@ def _run(
         elif opcode == 8:
             address += (255 - first) // span * unit
         elif opcode == 9:
-            address += int.from_bytes(program.read(2), "little")
+            address += struct.unpack("<H", program.read(2))[0]
         else:
             for _ in range(lengths[opcode - 1]):
                 _leb128(program)
