@@ -498,7 +498,7 @@ class PlanRun:
                 self._launch(step)
             else:
                 for buffers in self.buffers:
-                    step.run([memoryview(buffer.data) for buffer in buffers])
+                    step.run([buffer.data.data for buffer in buffers])
         return [
             [from_bytes(buffers[b.buffer].data, b) for b in self.plan.outputs]
             for buffers in self.buffers
