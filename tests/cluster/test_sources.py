@@ -72,6 +72,22 @@ def test_files_with_credentials_and_keys_stay_here(
     assert "store.key" in names(sent(folder, files="store.key"), folder)
 
 
+@pytest.mark.parametrize(
+    "variable",
+    [
+        *("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AZURE_FEDERATED_TOKEN_FILE"),
+        *("CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE", "GOOGLE_GHA_CREDS_PATH", "NETRC"),
+    ],
+)
+def test_the_file_of_a_variable_for_credentials_stays_here(
+    variable: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "secret").write_text("secret")
+    assert "secret" in names(sent(folder), folder)
+    monkeypatch.setenv(variable, str(folder / "secret"))
+    assert "secret" not in names(sent(folder), folder)
+
+
 def test_large_files_are_sent_where_a_spec_declares_them_and_not_too_many(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

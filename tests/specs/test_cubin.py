@@ -12,6 +12,7 @@ from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
 from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.artifacts.cubin import (
     Tool,
+    api_version,
     minimum_driver,
     other_maker,
     parse_cubin,
@@ -117,3 +118,8 @@ def test_minimum_driver(toolkit: str, sm: int, cuda: str, linux: str) -> None:
 def test_a_toolkit_that_was_not_tested_is_refused(toolkit: str) -> None:
     with pytest.raises(CompileError, match=f"CUDA toolkit {toolkit or 'unknown'}; tested are 12"):
         minimum_driver(toolkit=toolkit, sm=90)
+
+
+def test_a_version_of_cuda_is_written_as_the_driver_writes_it() -> None:
+    texts = ("12.8", "13.3", "9.0", "13", "a.b", "12.", "1" * 30 + ".0")
+    assert [api_version(text) for text in texts] == [12080, 13030, 9000, None, None, None, None]

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from pallasc.errors import bounded
 from pallasc.specs.spelling import printable
 
 
@@ -47,3 +48,16 @@ def test_what_was_made_printable_stays_as_it_is(text: str) -> None:
     shown.encode()
     assert not any(line.lstrip(" \t\xa0").startswith("::") for line in shown.split("\n"))
     assert "##[" not in shown
+
+
+def test_a_long_text_loses_its_middle_and_says_how_much() -> None:
+    text = "".join(chr(97 + number % 26) for number in range(10_000))
+    short = bounded(text)
+    head, _, rest = short.partition("… (")
+    number, _, tail = rest.partition(" characters cut) …")
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert len(head) + int(number.replace(",", "")) + len(tail) == len(text)
+    kept = len(head) + len(tail)
+    assert bounded(text[:kept]) == text[:kept]
+    assert "(1 characters cut)" in bounded(text[: kept + 1])

@@ -15,6 +15,9 @@ import standin_gpu
 from standin_gpu import Folder
 
 from pallasc.compiler.programs.cache_folder import read_index
+from pallasc.specs.loading.decorator import collect_python
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 
 PROGRAM = """\
 schema: 1
@@ -34,6 +37,18 @@ def written(
     (place / "app.py").write_text(f"import jax\nimport jax.numpy as jnp\n\n\n{source}")
     (place / "programs.yaml").write_text(spec)
     return Folder(place, filled.store)
+
+
+def test_a_program_in_python_is_that_of_yaml(filled: Folder, tmp_path: Path) -> None:
+    place = written(filled, tmp_path / "program", IDENTITY).path
+    (place / "programs.py").write_text(
+        "import pallasc\n\npallasc.program(\n"
+        '    entry="app.py:program", args={"x": "f32[8]"}, machines=["one.json"]\n)\n'
+    )
+    (own,) = expand(collect_python(place / "programs.py"))
+    (other,) = expand(load_yaml(place / "programs.yaml"))
+    assert own.program == other.program is not None
+    assert (own.id, own.request()) == (other.id, other.request())
 
 
 IDENTITY = "@jax.jit\ndef program(x):\n    return x + 1\n"
