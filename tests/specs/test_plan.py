@@ -133,6 +133,14 @@ def _set(plan: LaunchPlan, path: str, value: Any) -> Any:
             {"kind": "fill", "buffer": 2, "offset": 0, "size": 12, "value": 0, "width": 1},
             "step 2 writes to constant 2, which all plans share",
         ),
+        (
+            "steps.2",
+            {
+                **{"kind": "copy", "source": 3, "source_offset": 0},
+                **{"target": 2, "target_offset": 0, "size": 12},
+            },
+            "step 2 writes to constant 2, which all plans share",
+        ),
         ("steps.3.grid", [0, 1, 1], "Expected `int` >= 1"),
         ("steps.3.block", None, "Expected `array`, got `null`"),
         ("steps.3.pdl", 1, "Expected `bool`, got `int`"),
