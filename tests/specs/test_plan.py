@@ -136,8 +136,12 @@ def _set(plan: LaunchPlan, path: str, value: Any) -> Any:
         (
             "steps.2",
             {
-                **{"kind": "copy", "source": 3, "source_offset": 0},
-                **{"target": 2, "target_offset": 0, "size": 12},
+                "kind": "copy",
+                "source": 3,
+                "source_offset": 0,
+                "target": 2,
+                "target_offset": 0,
+                "size": 12,
             },
             "step 2 writes to constant 2, which all plans share",
         ),
