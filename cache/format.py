@@ -5,7 +5,7 @@
     area       = "cas"               blobs: raw bytes, `name` is their SHA-256
                | "ac"                records of kind `artifact`, `name` is the action key
                | "man"               records of kind `manifest`, `name` is a set-name, or the
-                                     key of an entry without sources
+                                     own key of an entry without sources
     shard      = the first two digits of `name`
     name       = 64 lower-case hexadecimal digits
     set-name   = the first 32 digits of the request key, and the first 32 of the SHA-256 of

@@ -89,9 +89,9 @@ def create_command(
     Variants that are not in the store are built first. If any variant fails, no bundle is written.
     With --frozen, nothing is compiled, and if there is a lock file, every artifact must match it.
 
-    The bundle records the digests of its spec files, the toolchain, their commit, and whether
-    sources differ from the commit. The same sources, commit, and toolchain give the same bytes in
-    every folder and on every machine.
+    The bundle records the toolchain, the digests of its spec files, the Git commit of the sources,
+    and whether the sources differ from it. The same sources, commit, and toolchain give the same
+    bytes in every folder and on every machine.
 
     Examples:
       pallasc bundle create specs/ -o kernels.pallasc

@@ -76,8 +76,8 @@ def command(
     digits are enough). Variants of specs that are not in the store are built first. A git revision
     is built from a temporary copy; the working tree is not changed. With one SIDE and two -k, each
     variant of the first selection is compared with the variant of the second that has the same
-    kernel, target, and parameters. A parameter that has no value in both selections is
-    ignored: with -k "block=64" -k "block=128", this is "block".
+    kernel, target, and parameters. A parameter is ignored if no value of it is in both
+    selections, such as "block" with -k "block=64" -k "block=128".
 
     Variants are matched by id; if each side has a single variant, the ids may differ. Differences
     are printed worst first; if there are none, nothing is printed. Each depth includes the depths
@@ -87,8 +87,8 @@ def command(
       mix        instructions of kernels by class
       sass       machine code without stalls and addresses, with registers and labels renamed by
                  first use, so that only different or reordered instructions count
-      lines      instructions by source line; specs are compiled again to find the lines; bundles
-                 need bundle create --lines, other sides an earlier inspect --lines of the spec
+      lines      instructions by source line; specs are compiled again to find the lines; a bundle
+                 must be made with --lines; for others, first run inspect --lines on the spec
       raw        the unmodified machine code
 
     Differences do not change the exit code; with --exit-code, they make it 1.

@@ -52,8 +52,8 @@ def compile(
         isolated: compile in a worker process; the function must be importable. Required if JAX has
             already initialized devices in this process, as any computation does. By default, this
             process compiles, and only for one architecture. If JAX has already compiled a Mosaic
-            kernel in this process, Mosaic keeps the device library that JAX found, for example in
-            `/usr/local/cuda`, but the artifact names the installed wheel's.
+            kernel in this process, Mosaic still uses the device library that it found then, for
+            example in `/usr/local/cuda`, and the artifact wrongly names the installed wheel's.
         ptxas: an assembler to use instead of the installed wheel's.
         store: with `isolated`, the store to read from and add to, by default the user's. If the
             store has the function with unchanged sources, the function is not traced. Without

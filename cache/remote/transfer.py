@@ -6,7 +6,7 @@
 
     namespace = digest over the versions of the toolchain's parts and the salt: keeps catalogs small
     digest    = 64 lower-case hexadecimal digits, SHA-256 of all bytes of the object
-    catalog   = "pallasc-remote 4" LF digest:32 { row }      newest pack first; SHA-256 of the rows
+    catalog   = "pallasc-remote 4" LF sum:32 { row }     newest pack first; sum: SHA-256 of the rows
     row       = pack:32 bytes:u32 used:u32 names:u32 { name:32 }
     used      = when a writer last wrote or read the pack, in seconds since 1970
     name      = name of a manifest, as in `cache/format.py`
@@ -17,13 +17,13 @@ complete ones, and a pack that no catalog lists is garbage. Packs are read whole
 pack or frame that exceeds the limits below.
 
 Only accepted manifests, the record that each names by digest, and blobs, which are named by their
-digest, become part of a local store. Decompression runs in the calling thread, so it counts as
-waiting.
+digest, become part of a local store. Decompression runs in the calling thread, so its time
+counts as waiting for the remote.
 
 History:
     1  catalog, index, and cost objects in JSON.
     2  one binary catalog.
-    3  rows without the end of the pack.
+    3  rows without the place of the pack's last part, because packs are read whole.
     4  packs of version 2; a reader of this version ignores earlier ones.
 """
 
@@ -64,7 +64,7 @@ MAX_FRAME_BYTES = 8 * 2**20
 MAX_VARIANT_BYTES = 7 * 2**20
 """A larger variant is not sent; kernels are far smaller."""
 PACK_BYTES = 4 * 2**20
-"""A pack is sent after the variant that reaches this size, before compression."""
+"""A pack is sent as soon as its variants have this size together, uncompressed."""
 _UNDER_WAY, _UNDER_WAY_BYTES = 4, 8 * 2**20
 """Maximum number of simultaneous requests, and of bytes of packs that are being read."""
 _LOCAL_PACK_BYTES = 8 * 2**20
@@ -450,7 +450,8 @@ class Fetch:
         is_same = held is not None and held.digest == manifest.record
         if not is_same and self._store.get_artifact(manifest.action, verify=True):
             self._session.stats.conflicts.append(
-                f"action key {manifest.action}: {manifest.record} there, another one here"
+                f"action key {manifest.action}: the remote has record {manifest.record}, "
+                "this store another"
             )
             return None
         self._judged.add(set_prefix(name))
@@ -553,8 +554,8 @@ class Writer:
 
         Raises:
             RemoteError: the remote fails, the budget is used up, or the session is not a build's
-                and a pack could not be sent. The catalog has the packs that were sent, unless the
-                remote failed.
+                and a pack could not be sent. The catalog lists the packs that were sent, unless the
+                remote failed or the budget is used up.
         """
         self._flush()
         rows, unsent = [], None

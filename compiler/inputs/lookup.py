@@ -279,7 +279,7 @@ class Lookup:
         )
 
     def changes_since(self, request: Request, action_key: str) -> tuple[SourceChange, ...]:
-        """Return the sources that have changed since a request had an action key, if known."""
+        """Return the sources that changed since a request led to an action key, () if unknown."""
         changes = [
             self.changes(manifest, request.place)
             for name, manifest in self.store.sets(request.key)
@@ -315,9 +315,9 @@ class Lookup:
 def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Artifact | None:
     """Return the artifact under an action key with all blobs verified, or None.
 
-    Only its resources stay in memory. The record and the blobs are read and verified again on
-    demand, so a build of ten thousand variants needs little memory. A record that does not describe
-    an artifact is quarantined.
+    Only its kernels, sizes, and digest stay in memory. The record and the blobs are read and
+    verified again on demand, so a build of ten thousand variants needs little memory. A record that
+    does not describe an artifact is quarantined.
 
     Args:
         store: the store.

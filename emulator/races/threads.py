@@ -1,11 +1,11 @@
 """The race observer's state of warps, clusters, barriers, and operations, and its findings.
 
-Scopes are the reach of strong accesses and fences (PTX ISA 9.0, 8.5). Two strong accesses do not
-race, and an acquire sees a release, if the scope of each includes the thread of the other.
+Scopes are the reach of strong accesses and fences (PTX ISA 9.0, section 8.5). Two strong accesses
+do not race, and an acquire sees a release, if the scope of each includes the thread of the other.
 
 Agents are warps, and the asynchronous units that access memory for them. Each agent of a cluster
-has a number. A frontier is the knowledge of a warp: a table with a column for each agent, with the
-agent's last event that happened before the warp's next access. Events are numbered in a single
+has a number. A frontier is what a warp knows: a table with a column for each agent, which holds the
+agent's last event that is ordered before the warp's next access. Events are numbered in a single
 sequence as they occur, so the event numbers of an agent increase.
 
 Each row of a frontier has its own happened-before relation:
@@ -15,8 +15,8 @@ Each row of a frontier has its own happened-before relation:
     GLOBAL    for asynchronous accesses to global memory, too
     INIT      initialization of mbarriers, for asynchronous operations that signal them
     BEFORE    for tcgen05, as of the last tcgen05.fence::before_thread_sync
-    OVER      events are over, but their writes may not be visible yet; relaxed arrivals pass this
-              row on, too
+    OVER      events that have certainly happened, though their writes may not be visible yet; even
+              relaxed arrivals pass this row on
     AFTER     for tcgen05, as of this thread's last tcgen05.fence::after_thread_sync;
               never passed on, because every waiting thread needs its own fence
 
@@ -318,7 +318,7 @@ class Thread:
         self.frontier = Frontier(cluster.agents.frontier())
         self.frontier.own[GENERIC, number] = ALWAYS
         self.stamp = 0  # the last event before its last release
-        self.events: dict[int, int] = {}  # by place: events since then
+        self.events: dict[int, int] = {}  # by instruction: events since then
         self.stores: dict[int, int] = {}  # by instruction: number of stores
         # By scope: `released` has the knowledge at the last fence, for relaxed writes; `acquired`
         # has the knowledge seen by relaxed reads, for the next fence.

@@ -1,4 +1,4 @@
-"""The C library that launches flat plans, and the extension `_native` that calls it.
+"""The C library that launches flat plans (`flat_plan`), and the extension `_native`, its caller.
 
 Both are next to this module if pallasc was installed with a C compiler available, or from a wheel
 for this platform; everything works without them. The environment variable PALLASC_NATIVE selects
@@ -271,7 +271,7 @@ class NativePlan:
         Args:
             pointers: addresses of the inputs, then of the outputs that are not inputs.
             device: the device that the plan was prepared on.
-            workspace: address of `workspace_bytes` for temporaries.
+            workspace: address of the plan's workspace, which no other launch uses at the same time.
             stream: the stream's handle.
 
         Raises:

@@ -37,7 +37,7 @@ PTX_LINES = ".nv_debug_line_sass"
 _PTX = ".nv_debug_ptx_txt"
 _HEAD = struct.Struct("<IHIBBbBB")
 _AFTER_LENGTHS = 10
-"""Bytes before the part of a unit whose length is in the field `header_length`."""
+"""Offset in a unit of the byte after the field `header_length`, whose value counts from here."""
 
 
 class Frame(NamedTuple):
@@ -115,8 +115,8 @@ class KernelLines(StrictStruct, frozen=True):
         """The stack number of each machine instruction, 0 for none.
 
         A PTX line without a location, such as a brace around inline assembly or a move that LLVM
-        adds, has the location before it, as in the assembler. Lines before the first location have
-        the first location, which is the kernel's.
+        adds, takes the location of the line before it, as the assembler does. Lines before the
+        first location have the first location, which is the kernel's.
         """
         first = next(filter(None, self.ptx_stacks), 0)
         inherited = [first, *self.ptx_stacks[1:]]
