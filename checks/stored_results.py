@@ -12,8 +12,8 @@ fields:
   read during the check, as in the manifest of a compilation
 
 The manifest's key covers action key and digest of the artifact, seed, number of schedules, inputs,
-request key, reference and tolerance. As for a request key, the store keeps a manifest for each of
-the last few states of the sources. These manifests are signed, trusted, verified and counted like
+request key, reference and tolerance. The store keeps a manifest for each of the last few states
+of the sources, as it does for a request key. These manifests are signed, trusted, verified and counted like
 all others in the store.
 """
 

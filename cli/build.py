@@ -60,7 +60,7 @@ class BuildCommand(Command):
 @options.flag("--watch", "Recompile after each file change, until Ctrl-C.")
 @options.count_option("--reproduce", "Compile N variants again and compare.")
 @options.frozen_options
-@options.file_option("--baseline", 'Lock file with the values that budgets such as "+8" add to.')
+@options.file_option("--baseline", 'Lock file to compare with: a budget "+8" allows 8 more.')
 @options.explain_option
 @options.fail_on_warning_option
 @options.quiet_option

@@ -204,8 +204,8 @@ def reserved_smem_bytes(sm: int) -> int:
     """Return the shared memory reserved for the system, included in a cubin's sections.
 
     Args:
-        sm: 10 × major + minor of the compute capability. Without a row for it, the newest older row
-            is used.
+        sm: 10 × major + minor of the compute capability. If it has no row, the row with the next
+            lower capability is used.
     """
     older = [row for row in ARCHITECTURES.values() if row.capability <= divmod(sm, 10)]
     return older[-1].reserved_smem_bytes if older else 0
@@ -323,7 +323,7 @@ def resolve_target(
     if target is not None:
         return target
     known = [*MODELS, *DEFAULT_MODELS, *extra]
-    hint = target_suggestion(name, known, otherwise="pallasc targets lists all, such as")
+    hint = target_suggestion(name, known, otherwise="See `pallasc targets`. Some are")
     raise SpecError(f"unknown target {name!r}.", location=location, hint=hint)
 
 
@@ -333,7 +333,8 @@ def make_model(name: str, fields: Mapping[str, Any], known: Mapping[str, Target]
     Args:
         name: its name in specs.
         fields: `like`, the base model; `arch`, the architecture; and the fields of `Target` that
-            differ from the base model. One of `like` and `arch` gives the default of the other.
+            differ from the base model. Without `like`, the base is the default model of `arch`;
+            without `arch`, `like` gives it.
         known: user-defined models that `like` may name.
 
     Raises:

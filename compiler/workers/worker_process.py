@@ -100,7 +100,7 @@ _MOST_READS = 64
 _LONGEST_LINE_BYTES = 256 << 20
 _STARTED = re.compile(rb'\{"pid":(\d+)\}')
 _STACK_S = 5.0
-"""Time limit of writing a stack; only a process that hangs in Linux takes this long."""
+"""Time limit of writing a stack; only a process stuck in a system call takes this long."""
 _END_S = 15.0
 _START_S = 120.0
 """Time limit of starting a worker, in addition to the limit of its task."""
@@ -233,7 +233,7 @@ class Worker:
         )
 
     def is_fit(self) -> bool:
-        """Return True if the worker is alive and has sent no reply that nobody requested."""
+        """Return True if the worker is alive and has sent no unrequested reply."""
         self._read()
         return self.gone_s is None and not self._replies
 

@@ -1,9 +1,9 @@
 """The observer: tracks which accesses have happened before which, in PTX's memory model.
 
-Every warp is a thread with a frontier: the events that it knows to have happened before
-(`threads.py`). Asynchronous copies, matrix products and similar operations are separate agents; a
-warp knows that they have finished only after waiting for them. Unordered accesses are found even if
-they were executed in the right order by chance.
+Each warp is followed as one thread (`Thread`), with a frontier: the events that it knows to have
+happened before (`threads.py`). Asynchronous copies, matrix products and similar operations are
+separate agents; a warp knows that they have finished only after waiting for them. Unordered
+accesses are found even if they were executed in the right order by chance.
 
 The rules are in PTX ISA 9.0, chapter 8, and for completion in 9.7.9.25, 9.7.13.15, 9.7.15 and
 9.7.16.6. Kernels that are known to work do not follow all of them, so this module requires less: a

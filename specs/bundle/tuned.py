@@ -1,7 +1,7 @@
 """Tuned kernels in a bundle: settings that their variants must agree on, and reference values.
 
-The rows of a table are stored in the variants that they select. Settings of the kernel as a whole
-must be the same in all variants; otherwise, the order of the variants would decide which
+Each row of a tuning table is stored with the variant that it selects. Settings of the kernel as a
+whole must be the same in all variants; otherwise, the order of the variants would decide which
 variant a call gets.
 
 Without JAX, results of a tuned variant are compared with reference values. A bundle that is a job

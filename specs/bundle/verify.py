@@ -53,7 +53,7 @@ def verify(bundle: Bundle) -> None:
         CorruptError: the first error found.
     """
     reader = bundle.reader
-    # A later minor version may add data that this reader cannot check, to entries or as new parts.
+    # A later minor version may add fields to entries, or parts, that this reader cannot check.
     is_known = reader.head.minor <= MINOR
     with reader.naming():
         if is_known:
