@@ -13,8 +13,8 @@ fields:
 
 The manifest's key covers action key and digest of the artifact, seed, number of schedules, inputs,
 request key, reference and tolerance. The store keeps a manifest for each of the last few states
-of the sources, as it does for a request key. These manifests are signed, trusted, verified and counted like
-all others in the store.
+of the sources, as it does for a request key. These manifests are signed, trusted, verified and
+counted like all others in the store.
 """
 
 from __future__ import annotations
