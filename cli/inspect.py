@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from msgspec import to_builtins
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments import variants as given
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.output import artifact_text, source_text
 from pallasc.cli.output.source_text import FoundLines
-from pallasc.cli.output.text import count, echo, json_text, write_text
+from pallasc.cli.output.text import count, echo, fields, json_text, write_text
 from pallasc.errors import PallascError
 from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics import KernelMetrics
-    from pallasc.cli.arguments.variants import Work
-    from pallasc.compiler.builds.report import Report, VariantResult
+    from pallasc.cli.arguments.variants import Bundled, Work
+    from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.artifacts.source_lines import SourceLines
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry, Provenance
 
 SUFFIXES = {
     "summary": ".txt",
@@ -108,6 +112,9 @@ def command(
     bundles have no source to compile, so their lines must exist already: pallasc inspect
     SPECS --lines stores them, and pallasc bundle create --lines adds them to a bundle.
 
+    The summary of a bundle begins with format, size, digests, signing keys (bundle verify checks
+    them), kernels, targets, minimum drivers, and provenance. -k also takes the id of a variant.
+
     With --output FOLDER/ and no view, a bundle is unpacked into one folder per variant, with the
     cubins, launch plan, record, and PTX (if any). Existing files are never replaced.
 
@@ -118,7 +125,7 @@ def command(
       pallasc inspect kernels.yaml --lines
       pallasc inspect kernels.yaml --sass --source
       pallasc inspect kernels.yaml --plan --ptx --output shown/
-      pallasc inspect kernels.pallasc --resources
+      pallasc inspect kernels.pallasc -k "matmul[m=1024]@h100-sxm"
       pallasc inspect kernels.pallasc --output shown/
       pallasc inspect 3fa94c --sass
     """
@@ -141,7 +148,10 @@ def command(
     else:
         report, say = work.build(), partial(echo, err=True)
         lines = source_text.found_lines(report.results, work.store, work.how, say) if found else {}
-    show(report, views, output, lines, source=source)
+    results = [result for result in report.results if result.artifact is not None]
+    metrics = _metrics(results) if "resources" in views else {}
+    bundled = {id(each.result): each for each in work.bundled}
+    show(results, views, output, Document(lines, metrics, bundled, source))
     return report.exit_code or source_text.tell_missing(lines)
 
 
@@ -180,11 +190,9 @@ def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
 
 
 def show(
-    report: Report, views: list[str], output: str | None, lines: FoundLines, *, source: bool
+    shown: list[VariantResult], views: list[str], output: str | None, document: Document
 ) -> None:
-    """Print or write the views of each variant that has an artifact."""
-    shown = [result for result in report.results if result.artifact is not None]
-    document = Document(lines, _metrics(shown) if "resources" in views else {}, source)
+    """Print or write the views of variants that have an artifact."""
     if output is not None and is_folder(output):
         # Ids that differ only in characters invalid in file names must not share a file.
         names = artifact_text.safe_names(result.variant.id for result in shown)
@@ -221,20 +229,27 @@ class Document(NamedTuple):
     Attributes:
         lines: source lines by variant, if known.
         metrics: metrics of launches, if they are shown.
+        bundled: variants of bundles, by the `id` of their result.
         source: interleave machine code and PTX with source lines.
     """
 
     lines: FoundLines
     metrics: Metrics
+    bundled: Mapping[int, Bundled]
     source: bool
 
     def text(self, results: list[VariantResult], views: list[str]) -> str:
         """Return the views of variants; if there are several, each has a heading."""
         found = [(result, result.artifact) for result in results if result.artifact is not None]
+        if views == ["summary"]:
+            return "\n\n".join(self._summaries(found)) + "\n"
         if "json" in views:
             records = [self._record(*each, lines="lines" in views) for each in found]
-            return json_text({"artifacts": records}) + "\n"
-        headed = len(results) * len(views) > 1 or views == ["summary"]
+            bundled = [self.bundled[id(each)] for each in results if id(each) in self.bundled]
+            bundles = [_bundle_json(each) for each in dict.fromkeys(own.bundle for own in bundled)]
+            about = {"bundles": bundles} if bundles else {}
+            return json_text({"artifacts": records, **about}) + "\n"
+        headed = len(results) * len(views) > 1
         parts = []
         for result, artifact in found:
             for view in views:
@@ -243,6 +258,19 @@ class Document(NamedTuple):
                 head = f"{_comment(view)} {what}\n" if headed else ""
                 parts.append(f"{head}{text}".lstrip() if headed else text)
         return "\n\n".join(parts) + "\n"
+
+    def _summaries(self, found: Sequence[tuple[VariantResult, Artifact]]) -> Iterator[str]:
+        """Yield the summary of each variant, and of each bundle before its first variant."""
+        bundle = None
+        for result, artifact in found:
+            own = self.bundled.get(id(result))
+            if own is not None and own.bundle is not bundle:
+                bundle = own.bundle
+                yield "\n".join(_bundle_text(bundle))
+            if own is None:
+                yield f"{result.variant.id}\n{_summary(result, artifact)}"
+            else:
+                yield "\n".join([result.variant.id, *_bundled_text(own, artifact)])
 
     def _lines(self, result: VariantResult) -> SourceLines | None:
         found = self.lines.get(result.variant.id)
@@ -263,8 +291,6 @@ class Document(NamedTuple):
             launches = self.metrics.get(artifact.digest, ())
             parts = map(artifact_text.metrics_text, launches)
             return "\n\n".join([artifact_text.resources_text(artifact), *parts])
-        if view == "summary":
-            return artifact_text.summary_text(artifact) + _warnings(result)
         show_code = source_text.ptx_text if view == "ptx" else source_text.sass_text
         return show_code(artifact, lines)
 
@@ -277,6 +303,8 @@ class Document(NamedTuple):
             "digest": artifact.digest,
             "record": dict(artifact.record),
         }
+        if own := self.bundled.get(id(result)):
+            record["bundled"] = _bundled_json(own)
         if lines:
             known = self._lines(result)
             record["lines"] = None if known is None else source_text.lines_json(artifact, known)
@@ -292,12 +320,13 @@ def _comment(view: str) -> str:
     return "//" if view in ("ptx", "sass") else ""
 
 
-def _warnings(result: VariantResult) -> str:
-    """Return a variant's compile warnings, to append to its summary."""
+def _summary(result: VariantResult, artifact: Artifact) -> str:
+    """Return the summary of an artifact, and the variant's compile warnings."""
+    text = artifact_text.summary_text(artifact)
     if not result.diagnostics:
-        return ""
+        return text
     lines = printable("\n".join(map(str, result.diagnostics))).splitlines()
-    return "".join(["\nwarnings", *(f"\n  {line}".rstrip() for line in lines)])
+    return "\n".join([text, "warnings", *(f"  {line}".rstrip() for line in lines)])
 
 
 def _printed(result: VariantResult, artifact: Artifact) -> str:
@@ -310,3 +339,118 @@ def _printed(result: VariantResult, artifact: Artifact) -> str:
             parts.append(f"{name} prints when it runs:")
             parts += [f"  {json.dumps(text, ensure_ascii=False)}" for text in texts]
     return "\n".join(filter(None, parts)) or NOTHING_PRINTED
+
+
+def _bundle_json(bundle: Bundle) -> dict[str, Any]:
+    from pallasc.specs.bundle.format import MAJOR
+
+    return {
+        "file": bundle.name,
+        "format": f"{MAJOR}.{bundle.reader.head.minor}",
+        **fields(bundle, "digest", "root"),
+        "bytes": bundle.size,
+        "codec": dict(bundle.codec),
+        "signatures": [signature.key_id for signature in bundle.signatures],
+        "kernels": Counter(entry.name for entry in bundle.entries()),
+        "targets": _targets(bundle),
+        "provenance": to_builtins(bundle.provenance),
+    }
+
+
+def _targets(bundle: Bundle) -> list[dict[str, Any]]:
+    """Return name, architecture, variant count and minimum driver of each target."""
+    from pallasc.specs.bundle.verify import version_of
+
+    found: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for entry in bundle.entries():
+        found.setdefault((entry.arch, entry.target), []).append(dict(entry.minimum_driver))
+    return [
+        {
+            "target": target,
+            "arch": arch,
+            "variants": len(drivers),
+            "minimum_driver": max(drivers, key=lambda driver: version_of(driver.get("cuda", ""))),
+        }
+        for (arch, target), drivers in sorted(found.items())
+    ]
+
+
+def _bundle_text(bundle: Bundle) -> Iterator[str]:
+    data = _bundle_json(bundle)
+    codec = ", ".join(f"{name} {value}" for name, value in sorted(data["codec"].items()))
+    yield f"bundle         {data['file']}"
+    yield f"format         {data['format']}"
+    yield f"bytes          {data['bytes']:,}"
+    yield f"content        {data['digest']}"
+    yield f"signed digest  {data['root']} (the digest that keys sign)"
+    yield f"codec          {codec or 'unknown'}"
+    yield f"signatures     {', '.join(data['signatures']) or 'none'}"
+    yield "kernels"
+    for name, number in data["kernels"].items():
+        yield f"  {name}: {count(number, 'variant')}"
+    yield "targets"
+    for row in data["targets"]:
+        api, package = (row["minimum_driver"].get(name, "unknown") for name in ("cuda", "linux"))
+        driver = f"driver {package} or newer (CUDA {api})"
+        yield f"  {row['target']} ({row['arch']}): {count(row['variants'], 'variant')}, {driver}"
+    yield from _origins(bundle.provenance)
+
+
+def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
+    yield "provenance" if origins else "provenance  none"
+    for origin in origins:
+        states = {True: ", with changed files", False: "", None: ", changes unknown"}
+        commit = f"commit {origin.commit}{states[origin.dirty]}" if origin.commit else "no commit"
+        yield f"  {origin.builder}, {commit}"
+        tools = ", ".join(f"{name} {text}" for name, text in sorted(origin.toolchain.items()))
+        yield f"    {tools or 'toolchain unknown'}"
+        for name, digest in sorted(origin.specs.items()):
+            yield f"    {digest[:12]}  {name}"
+        for name in origin.changed:
+            yield f"    differs       {name}"
+
+
+def _bundled_json(own: Bundled) -> dict[str, object]:
+    from pallasc.cli.list import entry_json
+
+    return {
+        "file": own.bundle.name,
+        "variant": entry_json(own.bundle, own.entry),
+        "record": dict(own.bundle.record(own.entry)),
+        "shipped": {
+            key: None if row is None else {"digest": row.digest.hex(), "bytes": row.size}
+            for key, row in own.bundle.shipped(own.entry).items()
+        },
+    }
+
+
+def _bundled_text(own: Bundled, artifact: Artifact) -> Iterator[str]:
+    """Yield the summary of a variant of a bundle, with its tuning and its blobs."""
+    yield f"compiled   {own.entry.digest}"
+    yield artifact_text.summary_text(artifact, label="shipped")
+    yield from _tuning_text(own.entry)
+    yield "blobs"
+    for key, row in own.bundle.shipped(own.entry).items():
+        if row is None:
+            yield f"  {key}  left out"
+        else:
+            name = row.digest.hex()
+            yield f"  {key}  {'' if name == key else f'as {name}, '}{row.size} bytes"
+
+
+def _tuning_text(entry: Entry) -> Iterator[str]:
+    """Yield how a tuned kernel uses this variant: its table rows, and if it is the default."""
+    from pallasc.specs.tuning import key_text
+
+    tuning = entry.tuning
+    if tuning is None:
+        return
+    yield f"tuned      {', '.join(tuning.over)} by {', '.join(tuning.by)}"
+    yield "used for"
+    for row in tuning.rows:
+        figures = row.measured
+        us = f", {figures.us:g} µs on {figures.device or row.gpu}" if figures else ""
+        source = f", from {row.source}" if row.source else ""
+        yield f"  {row.gpu}, {key_text(tuning.by, row.key)}{us}{source}"
+    if tuning.is_default:
+        yield "  default, for keys without a row"

@@ -16,7 +16,6 @@ from pallasc.cli.arguments.variants import (
     bundle_files,
     input_options,
     parse_inputs,
-    read_bundled,
 )
 from pallasc.cli.output.outcome import grouped
 from pallasc.cli.output.text import echo, refusing
@@ -82,8 +81,8 @@ def read_request(work: Work, files: Mapping[str, Path]) -> Request:
     for file in files.values():
         with refusing(file, doing="read"):
             file.stat()
-    if bundles := bundle_files(work.specs):
-        found = read_bundled(bundles, work.selection)
+    if bundle_files(work.specs):
+        found = [each.result for each in work.bundled]
         return Request([each.variant for each in found], found, work)
     return Request(list(work.select().variants), [], work)
 

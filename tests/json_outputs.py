@@ -43,7 +43,7 @@ def described() -> Mapping[str, Any]:
 
 
 def command_of(name: str) -> str:
-    """Return the command of a described output, such as "bundle show" of "bundle show NAME"."""
+    """Return the command of a described output, such as "list" of "list BUNDLE"."""
     words = re.match(r"[a-z]+( [a-z]+)?", name)
     assert words is not None
     return words[0]

@@ -112,8 +112,16 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
     return bundles
 
 
-def read_bundled(files: Sequence[Path], selection: Selection) -> list[VariantResult]:
-    """Return the selected variants of bundles as hits.
+class Bundled(NamedTuple):
+    """A variant of a bundle, as an entry and as a hit."""
+
+    bundle: Bundle
+    entry: Entry
+    result: VariantResult
+
+
+def read_bundled(files: Sequence[Path], selection: Selection) -> list[Bundled]:
+    """Return the selected variants of bundles.
 
     The bundles stay open, because kernels are read from them when they are loaded.
 
@@ -132,7 +140,8 @@ def read_bundled(files: Sequence[Path], selection: Selection) -> list[VariantRes
         bundle.check_policy(policy)
         for entry in selected_entries(bundle, selection):
             place = Location(str(file))
-            found.append(_hit(entry.name, dict(entry.params), bundle.artifact(entry), place))
+            result = _hit(entry.name, dict(entry.params), bundle.artifact(entry), place)
+            found.append(Bundled(bundle, entry, result))
     return found
 
 
@@ -215,17 +224,6 @@ def selected_entries(bundle: Bundle, selection: Selection) -> list[Entry]:
     """
     views = [_selectable(entry) for entry in bundle.entries()]
     return [view.entry for view in select_views(views, selection, bundle.name)]
-
-
-def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
-    """Return the entries that match an expression (`specs/loading/select.py`), in their order.
-
-    Raises:
-        SpecError: the expression is invalid, or matches no entry.
-    """
-    from pallasc.specs.loading.select import select
-
-    return [view.entry for view in select(list(map(_selectable, entries)), expression)]
 
 
 def _selectable(entry: Entry) -> Selectable:
@@ -416,6 +414,12 @@ class Work:
             progress.screen.write(f"{summary(report, progress.screen)}\n")
         return report
 
+    @cached_property
+    def bundled(self) -> Sequence[Bundled]:
+        """The selected variants of bundles; none for specs and keys. Raises as `compiled`."""
+        files = bundle_files(self.specs)
+        return read_bundled(files, self.selection) if files else ()
+
     def compiled(self) -> Report | None:
         """Return the artifacts as hits if the arguments are bundles or keys; None for specs.
 
@@ -427,8 +431,8 @@ class Work:
         """
         from pallasc.compiler.builds.report import Report
 
-        if bundles := bundle_files(self.specs):
-            return Report(tuple(read_bundled(bundles, self.selection)), 0.0)
+        if bundle_files(self.specs):
+            return Report(tuple(each.result for each in self.bundled), 0.0)
         if not any(map(is_key, self.specs)):
             return None
         given = {"-k": self.selection.expression, "--target": self.selection.targets}

@@ -49,10 +49,15 @@ RESOURCES = (
 """Columns of the resource table; sizes are in bytes."""
 
 
-def summary_text(artifact: Artifact) -> str:
-    """Return a summary of an artifact: signature, launches, buffers, resources, toolchain."""
-    plan = artifact.plan
-    lines = [f"{name:<10} {value}" for name, value in _facts(artifact, plan)]
+def summary_text(artifact: Artifact, *, label: str = "artifact") -> str:
+    """Return a summary of an artifact: signature, launches, buffers, resources, toolchain.
+
+    Args:
+        artifact: the artifact.
+        label: label of its digest.
+    """
+    plan, digest_line = artifact.plan, (label, artifact.digest)
+    lines = [f"{name:<10} {value}" for name, value in (digest_line, *_facts(artifact, plan))]
     launches = [f"  {launch_text(launch)}" for launch in plan.launches]
     resources = [f"  {line}" for line in resources_text(artifact).splitlines()]
     return "\n".join([*lines, "launches", *launches, "resources", *resources])
@@ -60,7 +65,6 @@ def summary_text(artifact: Artifact) -> str:
 
 def _facts(artifact: Artifact, plan: plans.LaunchPlan) -> Iterator[tuple[str, str]]:
     driver = artifact.record.get("minimum_driver", {})
-    yield "artifact", artifact.digest
     yield "target", f"{artifact.target['name']} ({artifact.target['arch']})"
     jax, ptxas = artifact.versions.get("jax"), artifact.toolchain.get("ptxas")
     yield "toolchain", f"jax {jax}, ptxas {ptxas}"

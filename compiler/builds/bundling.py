@@ -24,10 +24,10 @@ from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.inputs.lookup import place_of
 from pallasc.compiler.inputs.sources import FILE, path_of
 from pallasc.compiler.toolchain.modules import Place, is_installed
-from pallasc.errors import SpecError
+from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
-from pallasc.specs.bundle.manifest import MOST_CHANGED, Item, Provenance
+from pallasc.specs.bundle.manifest import MOST_CHANGED, Item, Provenance, entry_key
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spec import Spec
 from pallasc.version import installed_version
@@ -59,7 +59,7 @@ class BundleOptions:
         keep_debug: keep debug sections of the cubins.
         keep_ptx: include the PTX, which launching does not need.
         level: compression level of zstd, 1 to 22.
-        lines: returns the records of source lines to include; none are included by default.
+        lines: returns the records of source lines to include for built variants; none by default.
         build: options of the build; `source` and `locked` override its `frozen` and `locked`.
     """
 
@@ -81,7 +81,7 @@ class WrittenBundle:
     Attributes:
         path: path of the file.
         target: its model or architecture, if the bundles are split.
-        variants: ids of its variants, in the order of the specs.
+        variants: ids of its variants, in the order of the specs and bundles.
         size: size of the file in bytes.
         digest: digest of its contents, as `Bundle.digest`.
     """
@@ -108,6 +108,21 @@ class BundleResult:
     provenance: tuple[Provenance, ...] = ()
 
 
+class Copied(NamedTuple):
+    """Variants to copy from other bundles.
+
+    Attributes:
+        items: the variants; `keep_debug` and `keep_ptx` do not affect them.
+        provenance: provenance of the bundles.
+    """
+
+    items: Sequence[Item] = ()
+    provenance: Sequence[Provenance] = ()
+
+
+NOTHING_COPIED = Copied()
+
+
 def make_bundle(
     selection: Selection,
     output: str | os.PathLike[str],
@@ -115,6 +130,7 @@ def make_bundle(
     store: Store,
     options: BundleOptions | None = None,
     on_event: OnEvent = lambda event: None,
+    copied: Copied = NOTHING_COPIED,
 ) -> BundleResult:
     """Write the selected variants into a bundle, either all of them or none.
 
@@ -124,22 +140,21 @@ def make_bundle(
         store: the store to read from and add to.
         options: options of the bundles and of their build.
         on_event: callback for the progress of variants, and for periodic ticks.
+        copied: variants of other bundles to add.
 
     Returns:
         The bundles and the report of the build, which includes failures.
 
     Raises:
-        SpecError: an argument is wrong, or a file cannot be written.
+        SpecError: an argument is wrong, copies of a variant differ, or a file cannot be written.
         ToolError: a variant must be compiled, and the toolchain is incomplete.
         NotCachedError: a required lock file is missing, or it is for another toolchain.
+        CorruptError: a variant has two artifacts, or a blob to copy is damaged.
     """
     from pallasc.compiler.builds.locked import load_locked
-    from pallasc.specs.bundle.writer import build_bundle
 
     options = options or BundleOptions()
-    place = Path(output)
-    if place.is_dir() or not place.name:
-        raise SpecError(f"{place} is a folder.", hint="Name the file to write.")
+    place = _output_file(output)
     frozen = options.source == "frozen" or (options.locked and options.source == "store")
     lock_file = Path(options.lock) if options.lock else None
     constraint = load_locked(lock_file, frozen=frozen, locked=options.locked)
@@ -151,47 +166,83 @@ def make_bundle(
     )
     if report.exit_code:
         return BundleResult(report)
-    groups = _groups(report.results, place, options.split_by)
-    artifacts = [result.artifact for result in report.results if result.artifact is not None]
-    read, written = files_read(report.results, store), [path for _, path, _ in groups]
-    provenance = origins(selection.specs, artifacts, read=read, ignore=written)
-    lines: Mapping[str, bytes] = {}
+    lines: Sequence[bytes | None] = [None] * len(report.results)
     if options.lines is not None:
-        ids = [result.variant.id for result in report.results]
-        lines = dict(zip(ids, options.lines(report.results), strict=True))
+        lines = options.lines(report.results)
+    items = [_item(result, own) for result, own in zip(report.results, lines, strict=True)]
+    items += copied.items
+    read = files_read(report.results, store)
+    written = [path for _, path, _ in _groups(items, place, options.split_by)]
+    artifacts = [result.artifact for result in report.results if result.artifact is not None]
+    own = origins(selection.specs, artifacts, read=read, ignore=written)
+    provenance = (*own, *(origin for origin in copied.provenance if origin not in own))
+    return BundleResult(report, _write(items, place, provenance, options), provenance)
+
+
+def copy_variants(
+    copied: Copied, output: str | os.PathLike[str], options: BundleOptions
+) -> BundleResult:
+    """Write only variants of other bundles; this needs neither a store nor a compiler.
+
+    Raises:
+        SpecError: copies of a variant differ, or a file cannot be written.
+        CorruptError: a variant has two artifacts, or a blob is damaged.
+    """
+    bundles = _write(copied.items, _output_file(output), copied.provenance, options)
+    return BundleResult(Report((), 0.0), bundles, tuple(copied.provenance))
+
+
+def _output_file(output: str | os.PathLike[str]) -> Path:
+    place = Path(output)
+    if place.is_dir() or not place.name:
+        raise SpecError(f"{place} is a folder.", hint="Name the file to write.")
+    return place
+
+
+_Group = tuple[str | None, Path, Sequence[Item]]
+
+
+def _groups(items: Sequence[Item], place: Path, split_by: SplitBy | None) -> list[_Group]:
+    if split_by is None:
+        return [(None, place, items)]
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        name = item.target if split_by == "target" else str(item.artifact.target["arch"])
+        if "/" in name:  # only in a bundle that pallasc did not write
+            raise CorruptError(f"{name!r} is not the name of a GPU model.")
+        groups.setdefault(name, []).append(item)
+    return [
+        (name, place.with_name(f"{place.stem}-{name}{place.suffix}"), groups[name])
+        for name in sorted(groups)
+    ]
+
+
+def _write(
+    items: Sequence[Item], place: Path, provenance: Sequence[Provenance], options: BundleOptions
+) -> tuple[WrittenBundle, ...]:
+    """Write the bundles; all are packed before the first is written."""
+    from pallasc.specs.bundle.writer import build_bundle
+
+    groups = _groups(items, place, options.split_by)
     packed = [
         build_bundle(
-            [_item(result, lines.get(result.variant.id)) for result in results],
+            own,
             keep_debug=options.keep_debug,
             keep_ptx=options.keep_ptx,
             level=options.level,
             provenance=provenance,
         )
-        for _, _, results in groups
+        for _, _, own in groups
     ]
-    bundles = tuple(
-        write_bundle(path, data, [result.variant.id for result in results], target)
-        for (target, path, results), data in zip(groups, packed, strict=True)
+    return tuple(
+        write_bundle(path, data, _ids(own), target)
+        for (target, path, own), data in zip(groups, packed, strict=True)
     )
-    return BundleResult(report, bundles, provenance)
 
 
-_Group = tuple[str | None, Path, Sequence[VariantResult]]
-
-
-def _groups(
-    results: Sequence[VariantResult], place: Path, split_by: SplitBy | None
-) -> list[_Group]:
-    if split_by is None:
-        return [(None, place, results)]
-    groups: dict[str, list[VariantResult]] = {}
-    for result in results:
-        target = result.variant.target
-        groups.setdefault(target.name if split_by == "target" else target.arch, []).append(result)
-    return [
-        (name, place.with_name(f"{place.stem}-{name}{place.suffix}"), groups[name])
-        for name in sorted(groups)
-    ]
+def _ids(items: Sequence[Item]) -> list[str]:
+    """Return the id of each variant once; copies may have their parameters in another order."""
+    return list({entry_key(i.name, i.target, i.params): i.id for i in items}.values())
 
 
 def write_bundle(

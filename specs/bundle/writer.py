@@ -108,8 +108,8 @@ def build_bundle(
 
     Args:
         items: the variants, in any order.
-        keep_debug: keep debug sections in the cubins.
-        keep_ptx: include the PTX, which no launch needs.
+        keep_debug: keep debug sections in the cubins; items of a bundle keep those they have.
+        keep_ptx: include the PTX, which no launch needs; items of a bundle keep theirs.
         level: compression level of zstd, 1 to 22.
         provenance: the sources and tools that the artifacts were made from.
 
@@ -135,7 +135,8 @@ def _pack(item: Item, *, keep_debug: bool, keep_ptx: bool) -> _Packed:
     Raises:
         CorruptError: the record or a cubin is damaged, or a blob is missing.
     """
-    artifact, read = item.artifact, item.read or item.artifact.blob
+    artifact, is_copy = item.artifact, item.read is not None
+    read = item.read or artifact.blob
     record = canonical_json(artifact.record)
     families = {key: own.name for own in artifact.kernels for key in (own.cubin, own.ptx)}
     blobs: dict[str, Blob] = {}
@@ -150,10 +151,10 @@ def _pack(item: Item, *, keep_debug: bool, keep_ptx: bool) -> _Packed:
     add(Kind.RECORD, record, item.name)
     shipped = []
     for key, kind in kinds_of(artifact).items():
-        data = None if kind is Kind.PTX and not keep_ptx else read(key)
+        data = None if kind is Kind.PTX and not (keep_ptx or is_copy) else read(key)
         if data is None and kind is not Kind.PTX:
             raise CorruptError(f"{item.name}: {kind.name.lower()} {key} is missing")
-        if data is not None and kind is Kind.CUBIN and not keep_debug:
+        if data is not None and kind is Kind.CUBIN and not (keep_debug or is_copy):
             data = strip_debug(data)
         shipped.append(add(kind, data, families.get(key, "")))
     lines = add(Kind.LINES, item.lines, item.name)
@@ -213,9 +214,7 @@ def _blobs(variants: Iterable[_Packed]) -> dict[str, Blob]:
     blobs: dict[str, Blob] = {}
     for variant in variants:
         for key, blob in variant.blobs.items():
-            other = blobs.setdefault(key, blob)
-            if blob.family < other.family:
-                blobs[key] = blob
+            blobs[key] = min(blobs.get(key, blob), blob, key=lambda each: each.family)
             if len(blob.data) > MAX_BLOB_BYTES:
                 raise SpecError(
                     f"a {blob.kind.name.lower()} of {variant.item.id} is {len(blob.data)} bytes; "

@@ -10,7 +10,8 @@ In a value, `*` and `?` are the only wildcards, so that an array can be written 
 `q=bf16[32,512]`. A bare pattern with `*`, `?`, or `[` must match a whole name or id of a kernel: in
 names, `[…]` is a set of characters; in ids, brackets are literal. Any other pattern matches a part
 of the name, ignoring case. A term may also be the id of a variant, with or without its target. Use
-quotes for spaces and parentheses in a term: `layout="row major"`.
+quotes for spaces and parentheses in a term, `layout="row major"`, unless the whole expression is
+an id with its target.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ def select(variants: Iterable[S], expression: str, *, noun: str = "variants") ->
         SpecError: the expression is malformed, or selects none of them.
     """
     everything = list(variants)
+    # The parameters in an id may have spaces and parentheses, which an expression must quote.
+    if named := [variant for variant in everything if variant.id == expression]:
+        return named
     terms, code = _compiled(expression)
 
     def is_selected(variant: S) -> bool:

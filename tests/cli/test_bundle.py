@@ -1,12 +1,22 @@
-"""`pallasc bundle create`, `list` and `verify`: variants of a store in one file."""
+"""`pallasc bundle create` and `verify`: variants of specs and bundles in one file."""
 
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "bundle" / "programs"))
+
+from made_bundles import make_artifact, make_items
+
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.verify import verify
+from pallasc.specs.bundle.writer import build_bundle
 
 
 @pytest.fixture
@@ -26,7 +36,7 @@ def test_json_says_what_was_written_which_is_the_same_every_time(
     result = run("bundle", "create", *built.arguments, "-o", path, "--json")
     assert path.read_bytes() == bundle.read_bytes()
     data = json.loads(result.out)
-    shown = json.loads(run("bundle", "show", bundle, "--json").out)
+    (shown,) = json.loads(run("inspect", bundle, "--json").out)["bundles"]
     ids = ["add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"]
     size, digest = path.stat().st_size, shown["digest"]
     assert data["bundles"] == [
@@ -106,10 +116,10 @@ def test_specs_and_all_that_kernels_import_and_open_must_be_in_the_commit(
     _git(tmp_path, "add", "-f", "specs")
     _git(tmp_path, "commit", "-qm", "two")
     assert changed() == []
-    assert ", with changed files" not in run("bundle", "show", path).out
+    assert ", with changed files" not in run("inspect", path).out
     (folder / "kernels.yaml").write_text(f"# Changed.\n{IMPORTING}")
     assert changed() == ["specs/kernels.yaml"]
-    shown = run("bundle", "show", path).out
+    shown = run("inspect", path).out
     assert ", with changed files" in shown
     assert "differs       specs/kernels.yaml" in shown
     found = json.loads(run("bundle", "verify", path, "--json").out)["findings"]
@@ -167,17 +177,82 @@ def test_a_bundle_and_a_lock_file_are_compared(
     assert (nothing.code, "there is no" in nothing.err) == (3, True)
 
 
+def test_specs_and_bundles_are_written_to_one_bundle(
+    run: Any, built: Any, bundle: Path, tmp_path: Path
+) -> None:
+    with_ptx, other, out = (tmp_path / f"{name}.pallasc" for name in ("ptx", "other", "out"))
+    create = ("bundle", "create", "--store", built.store)
+    assert run(*create, built.spec, "-o", with_ptx, "--keep-ptx", "-k", "dtype=f32").code == 0
+    other.write_bytes(build_bundle(make_items(1, targets=("b200",))))
+    written = []
+    for specs in ((built.spec, with_ptx, other), (other, with_ptx, built.spec)):
+        result = run(*create, *specs, "-o", out, "--json")
+        assert result.code == 0
+        assert result.err == f"wrote {out}: 3 variants, {out.stat().st_size:,} bytes\n"
+        written.append((out.read_bytes(), json.loads(result.out)["provenance"]))
+    assert written[0] == written[1]
+    with open_bundle(out) as mixed:
+        verify(mixed)
+        # Copied variants keep their PTX; without --keep-ptx, those of the spec have none.
+        blobs = {entry.id: len(list(mixed.artifact(entry).blobs())) for entry in mixed.entries()}
+        assert len(mixed.provenance) == len(written[0][1]) == 1
+    f32, bf16 = "add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"
+    assert blobs == {bf16: 1, f32: 2, "scale[m=16,dtype=bf16]@b200": 1}
+    parts = run(*create, built.spec, with_ptx, other, "-o", out, "--split-by", "arch", "--json")
+    listed = [(each["target"], each["variants"]) for each in json.loads(parts.out)["bundles"]]
+    assert listed == [("sm_100a", ["scale[m=16,dtype=bf16]@b200"]), ("sm_90a", [f32, bf16])]
+    assert run(*create, tmp_path / "out-sm_100a.pallasc", "-o", out).code == 0
+    assert out.read_bytes() == (tmp_path / "out-sm_100a.pallasc").read_bytes()
+
+
+def test_a_spec_and_a_bundle_with_other_artifacts_of_a_variant_are_refused(
+    run: Any, built: Any, bundle: Path, tmp_path: Path
+) -> None:
+    other, out = tmp_path / "other.pallasc", tmp_path / "out.pallasc"
+    item = Item("add", {"m": 1024, "dtype": "f32"}, make_artifact(1))
+    other.write_bytes(build_bundle([item]))
+    for arguments in ((other, *built.arguments), (other, bundle)):
+        result = run("bundle", "create", *arguments, "-o", out)
+        assert (result.code, result.out, out.exists()) == (5, "", False)
+        assert "there are two artifacts of add[m=1024,dtype=f32]@h100-sxm: " in result.err
+
+
+def test_bundles_are_merged_without_jax_and_without_a_store(
+    process: Any, bundle: Path, tmp_path: Path
+) -> None:
+    modules, store, out = tmp_path / "modules", tmp_path / "none", tmp_path / "out.pallasc"
+    result = process(
+        "bundle", "create", bundle, bundle, "-o", out, "--store", store, modules=modules
+    )
+    assert (result.code, result.err.startswith(f"wrote {out}: 2 variants, ")) == (0, True)
+    assert (out.read_bytes(), store.exists()) == (bundle.read_bytes(), False)
+    loaded = set(modules.read_text().splitlines())
+    assert loaded & {"jax", "jaxlib", "numpy", "yaml", "sqlite3", "obstore"} == set()
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--frozen", "--locked", "--keep-debug", "--keep-ptx", "--lines", "--all-points",
+     "--lock=pallasc.lock", "--fail-on-warning=x"],
+)  # fmt: skip
+def test_options_for_specs_are_refused_for_bundles(
+    run: Any, bundle: Path, tmp_path: Path, option: str
+) -> None:
+    result = run("bundle", "create", bundle, "-o", tmp_path / "out", option)
+    assert (result.code, result.out, (tmp_path / "out").exists()) == (2, "", False)
+    name = option.partition("=")[0]
+    assert f"{name} is for specs; variants of bundles are copied as they are." in result.err
+
+
 def test_what_is_no_bundle_is_refused(run: Any, tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("hello")
-    rest = {"merge": ("-o", tmp_path / "out")}
-    (tmp_path / "text.pallasc").write_text("hello")
-    for action in ("show", "verify", "merge"):
-        refused = run("bundle", action, tmp_path / "text", *rest.get(action, ()))
-        assert (refused.code, refused.err) == (
-            2,
-            f"error: {tmp_path / 'text'} is not a bundle.\n"
-            "  Make a bundle: pallasc bundle create SPECS -o kernels.pallasc\n",
-        )
-        assert run("bundle", action, tmp_path / "text.pallasc", *rest.get(action, ())).code == 5
-        assert run("bundle", action, tmp_path / "nothing", *rest.get(action, ())).code == 2
+    for name in ("text", "text.pallasc"):
+        (tmp_path / name).write_text("hello")
+    out = ("-o", tmp_path / "out")
+    for command, rest in (("inspect", ()), ("bundle verify", ()), ("bundle create", out)):
+        refused = run(*command.split(), tmp_path / "text", *rest)
+        words = "is not a bundle" if command == "bundle verify" else "not a spec file"
+        assert (refused.code, words in refused.err) == (2, True)
+        assert run(*command.split(), tmp_path / "text.pallasc", *rest).code == 5
+        assert run(*command.split(), tmp_path / "nothing", *rest).code == 2
+        assert run(*command.split(), tmp_path / "nothing.pallasc", *rest).code == 2
     assert not (tmp_path / "out").exists()

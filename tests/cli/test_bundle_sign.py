@@ -90,7 +90,7 @@ def test_json_has_both_halves_places_and_the_id(run: Any, tmp_path: Path) -> Non
     signed = json.loads(run("bundle", "sign", bundle, "--key", key, "--json").out)
     assert (signed["key"], signed["id"]) == (data["key"], data["id"])
     assert signed["files"] == [{"file": str(bundle), "root": open_bundle(PLAIN).root}]
-    shown = json.loads(run("bundle", "show", bundle, "--json").out)
+    (shown,) = json.loads(run("inspect", bundle, "--json").out)["bundles"]
     assert shown["signatures"] == [data["id"]]
 
 
@@ -222,5 +222,5 @@ def test_without_the_package_it_says_what_to_install(
         assert "pip install 'pallasc[sign]'" in result.err
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "new.pub").exists()
-    for action in ("verify", "show"):
-        assert run("bundle", action, signed).code == 0
+    for command in (("bundle", "verify"), ("inspect",)):
+        assert run(*command, signed).code == 0

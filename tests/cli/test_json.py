@@ -21,10 +21,9 @@ tune show SPEC
 lock SPEC STORE --update --lock pallasc.lock
 bundle create SPEC STORE -o FILE
 list FILE
-bundle merge FILE -o merged.pallasc
+bundle create FILE -o merged.pallasc
 bundle export FILE --c -o sources
-bundle show FILE
-bundle show FILE dtype=f32
+inspect FILE -k dtype=f32
 bundle keygen key
 bundle sign FILE --key key
 bundle verify FILE

@@ -93,6 +93,8 @@ def test_a_bundle_has_lines_only_where_it_is_asked_for_them(
         assert first.digest != second.digest
         assert (first.reader.head.minor, second.reader.head.minor) == (1, 0)
     stripped = tmp_path / "stripped.pallasc"
-    assert run("bundle", "merge", with_lines, "-o", stripped, "--strip-lines").code == 0
+    assert run("bundle", "create", with_lines, "-o", stripped).code == 0
+    assert stripped.read_bytes() == with_lines.read_bytes()
+    assert run("bundle", "create", with_lines, "-o", stripped, "--no-lines").code == 0
     with open_bundle(without) as first, open_bundle(stripped) as second:
         assert first.digest == second.digest

@@ -89,6 +89,11 @@ def test_brackets_of_a_value_are_themselves(expression: str, count: int) -> None
     assert len(select(ARRAYS, expression)) == count
 
 
+def test_an_id_selects_its_variant_and_needs_no_quotes() -> None:
+    for variant in (*VARIANTS, *ARRAYS):
+        assert [each.id for each in select((*VARIANTS, *ARRAYS), variant.id)] == [variant.id]
+
+
 @pytest.mark.parametrize(
     ("expression", "hint"),
     [
