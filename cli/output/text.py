@@ -252,7 +252,10 @@ _ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE")
 def workspace_root(environment: Mapping[str, str]) -> Path:
     """Return the repository's folder: as set by the CI service, else the current folder."""
     named = next((environment[name] for name in _ROOTS if environment.get(name)), ".")
-    return Path(named).resolve()
+    try:
+        return Path(named).resolve()
+    except FileNotFoundError:  # the current folder was removed
+        return Path(named)
 
 
 def is_ci(environment: Mapping[str, str]) -> bool:

@@ -29,7 +29,9 @@ from functools import partial
 from importlib.machinery import ExtensionFileLoader
 from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from pallasc.compiler.inputs import recorders
 from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord, enter, loaded, restore_path
@@ -175,7 +177,7 @@ _IMMUTABLE_CLASS = 1 << 8
 _ABSENT = object()
 
 
-class _Kept(NamedTuple):
+class _Kept(Struct, gc=False):
     """An object that variants share, and its original state.
 
     Attributes:
@@ -190,6 +192,28 @@ class _Kept(NamedTuple):
     place: str
     live: Any
     before: Any
+
+
+class _Group:
+    """Objects that are compared at once, by their references, which is faster than one by one."""
+
+    def __init__(self, kept: list[_Kept]) -> None:
+        self.kept = kept
+        self._live = [each.live for each in kept]
+        self._dicts = [each for each in self._live if type(each) is dict]
+        self.note()
+
+    def note(self) -> None:
+        """Note the current references."""
+        self._references, self._keys = self._find_references()
+
+    def is_same(self) -> bool:
+        """Return True if the references have not changed since `note`."""
+        return _is_equal(self._find_references(), (self._references, self._keys))
+
+    def _find_references(self) -> tuple[list[Any], list[Any]]:
+        # The collector leaves out the keys of a dict if all of them are text.
+        return gc.get_referents(*self._live), [*chain.from_iterable(self._dicts)]
 
 
 class SharedState:
@@ -211,9 +235,9 @@ class SharedState:
         self._packages = frozenset(name.partition(".")[0] for name in sys.modules) | modules.COVERED
         self._modules: dict[str, Any] = {}
         self._count = 0
-        self._kept: list[_Kept] = []
-        self._groups: dict[range, list[Any]] = {}
-        """The references that groups of `_kept` hold, by the positions of the group."""
+        self._new: list[_Kept] = []
+        """Objects that are in no group yet."""
+        self._groups: list[_Group] = []
         self._seen = {id(sys.modules)}
         self._records: dict[str, ModuleRecord] = {}
         self._loaded: dict[str, ModuleType] = {}
@@ -226,17 +250,17 @@ class SharedState:
 
     # ---- adding shared modules
 
+    def add_new(self) -> None:
+        """Add the shared modules that were imported since the last call."""
+        names = [name for name in sys.modules if name not in self._modules]
+        self._add_modules([name for name in names if self._is_shared(name)])
+
     def _imported(self, importer: str) -> None:
         """Add modules that user code has just imported, before it can change them."""
         if len(sys.modules) != self._count and not self._is_shared(importer):
-            self._add_modules(self._new_modules())
-
-    def _new_modules(self) -> list[str]:
-        names = [name for name in sys.modules if name not in self._modules]
-        return [name for name in names if self._is_shared(name)]
+            self.add_new()
 
     def _add_modules(self, names: Iterable[str]) -> None:
-        first = len(self._kept)
         for name in names:
             self._modules[name] = sys.modules[name]
             if name.startswith(f"{LIBRARY}.") or not name.startswith(_UNCHANGED):
@@ -248,9 +272,8 @@ class SharedState:
             if name in loaded:
                 self._loaded[name] = loaded[name]
         self._count = len(sys.modules)
-        for start in range(first, len(self._kept), _GROUP):
-            group = range(start, min(start + _GROUP, len(self._kept)))
-            self._groups[group] = self._references(group)
+        new, self._new = self._new, []
+        self._groups += [_Group(new[i : i + _GROUP]) for i in range(0, len(new), _GROUP)]
 
     def _is_shared(self, name: str) -> bool:
         package = name.partition(".")[0]
@@ -306,7 +329,7 @@ class SharedState:
             (live,) = gc.get_referents(live)  # the namespace of a class
         if id(live) not in self._seen:
             self._seen.add(id(live))
-            self._kept.append(_Kept(kind, place, live, _copy(live)))
+            self._new.append(_Kept(kind, place, live, _copy(live)))
 
     # ---- after a variant
 
@@ -328,7 +351,7 @@ class SharedState:
         loaded.clear()
         loaded.update(self._loaded)
         recorders.forget_written()
-        self._add_modules(self._new_modules())
+        self.add_new()
         return changed
 
     def was_unloaded(self, error: BaseException | None) -> bool:
@@ -360,25 +383,17 @@ class SharedState:
         for name, value in self._settings.items():
             if now.get(name) != value:
                 return name
-        for group, before in self._groups.items():
-            references = self._references(group)
-            if _is_equal(references, before):
+        for group in self._groups:
+            if group.is_same():
                 continue
-            for number in group:
-                kept = self._kept[number]
+            for kept in group.kept:
                 if _is_same(kept):
                     continue
                 if change := self._change(kept):
                     return change
-                self._kept[number] = kept._replace(before=_copy(kept.live))
-            self._groups[group] = references
+                kept.before = _copy(kept.live)
+            group.note()
         return ""
-
-    def _references(self, group: range) -> list[Any]:
-        objects = [self._kept[number].live for number in group]
-        # The collector leaves out the keys of a dict if all of them are text.
-        keys = chain.from_iterable(each for each in objects if type(each) is dict)
-        return [*gc.get_referents(*objects), *keys]
 
     def _change(self, kept: _Kept) -> str:
         """Return the part that has changed, "" if JAX or Python only filled a cache."""

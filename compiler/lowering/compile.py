@@ -91,7 +91,14 @@ def _place_in_kernel(job: Job) -> Location | None:
 
 
 def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
-    """Return the labeled fields of an action key, which together determine the artifact."""
+    """Return the labeled fields of an action key, which together determine the artifact.
+
+    `module` is the digest of the lowered function; Mosaic kernels are part of it. The fields `tool`
+    are digests of Python, JAX with its plugin, the assembler, the device library, and pallasc
+    (`toolchain/identity`). The fields `variable` are environment variables that reach the compiler
+    (`toolchain/setup`). The worker adds JAX settings that user code has changed, and hashes all
+    fields (`labelled_key`).
+    """
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
     names = list(lowered.signature.parameters)
     return {

@@ -68,12 +68,15 @@ def _serve(requests: int, replies: int) -> int:
     recorders.record_imports()
     sessions: list[Session] = []
 
+    def warm(_: messages.Warm) -> None:
+        _snapshot()
+
     def introduce(request: messages.Introduction) -> bytes:
         sessions.append(Session(request))
         return READY
 
     answers: messages.Answers = {
-        messages.Warm: lambda _: _import_compiler(),
+        messages.Warm: warm,
         messages.Introduction: introduce,
         messages.Rehearse: lambda request: sessions[0].rehearse(request),
         messages.Collect: _collect,
@@ -92,6 +95,14 @@ def _import_compiler() -> None:
         import llvmlite.binding
         from google.protobuf import text_format
     del cramjam, jax, llvmlite, text_format
+
+
+@cache
+def _snapshot() -> tuple[ProcessSnapshot, SharedState]:
+    """Import the compiler, and note the state of this process before it runs any user code."""
+    _import_compiler()
+    _user_context()(0)  # the first call changes JAX's state
+    return ProcessSnapshot(), SharedState()
 
 
 _INSTALLED_WITH_JAX = ("jax", "jaxlib", "numpy", "ml_dtypes")
@@ -182,12 +193,11 @@ class Session:
             variables=introduction.variables,
             toolkit=introduction.toolkit,
         )
-        _import_compiler()
+        self.before, self.shared = _snapshot()
         self.store = Store(introduction.store, trust=Trust())
         # If stored digests of files are signed, only the build can check the signature.
         self.digests = FileDigests(None if introduction.signing else self.store.root)
-        _user_context()(0)  # the first call changes JAX's state
-        self.before, self.shared = ProcessSnapshot(), SharedState()
+        self.shared.add_new()
         self.listener = Listener()
         self._traced = 0
 

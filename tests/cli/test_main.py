@@ -199,6 +199,14 @@ def test_an_exit_code_is_kept_whatever_is_closed_or_full(
     assert redirected(how, argument).returncode == code
 
 
+def test_a_removed_current_folder_is_no_traceback(tmp_path: Path) -> None:
+    folder = tmp_path / "removed"
+    folder.mkdir()
+    script = f"cd {folder} && rmdir {folder} && exec {sys.executable} -P -m pallasc build x.yaml"
+    result = captured(["sh", "-c", script])
+    assert (result.returncode, result.stderr) == (2, "error: x.yaml: there is no such file.\n")
+
+
 def test_an_error_that_is_not_of_the_output_is_not_hidden(
     run: Any, failing: Callable[[BaseException], None]
 ) -> None:
