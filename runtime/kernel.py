@@ -4,10 +4,11 @@ The path of a call, here with torch tensors:
 
 * The first call with given dtypes, shapes, and strides is handled in Python, by `Kernel._start`. It
   binds the arguments to parameters, and the adapter (`adapters/torch_arrays`) reads the tensors.
-  `Call.match` (`calls/match`) checks them and finds their route: the variants for these arrays,
-  which differ only in their target. `launch` (`calls/launch`) chooses the variant for the GPU
-  (`matching/selection`) and loads it as a flat plan into the C library. It takes torch's current
-  stream, allocates the results with torch, and enqueues the steps of the plan (`native/launch.c`).
+  `Call.match` (`calls/match`) checks them and finds their route: variants that take these arrays
+  and differ only in their target. `launch` (`calls/launch`) takes torch's current stream, chooses
+  the variant for the GPU (`matching/selection`), loads it as a flat plan into the C library, and
+  allocates the results with torch. The library enqueues the steps of the plan, a kernel with
+  `cuLaunchKernelEx` (`native/launch.c`).
 * Then `Kernel._install` replaces `Kernel.launch` by a front, a C function (`native/python.c`,
   `front_enter`). It reads the tensors through torch's C interface, finds the route that the first
   call added, and enqueues the same plan; no Python code runs. A front passes calls that it does not

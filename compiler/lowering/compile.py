@@ -96,8 +96,8 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
     `module` is the digest of the lowered function; Mosaic kernels are part of it. The fields `tool`
     are digests of Python, JAX with its plugin, the assembler, the device library, and pallasc
     (`toolchain/identity`). The fields `variable` are environment variables that reach the compiler
-    (`toolchain/setup`). The worker adds JAX settings that user code has changed, and hashes all
-    fields (`labelled_key`).
+    (`toolchain/setup`). `workers/worker` adds JAX settings that user code has changed, and hashes
+    all fields (`labelled_key`).
     """
     signature = [lowered.signature.input_tree, lowered.signature.output_tree]
     names = list(lowered.signature.parameters)

@@ -5,10 +5,10 @@ Workers are grouped by architecture (Mosaic compiles for one per process) and by
 
 If a worker crashes, its warden kills all processes that it has started (`warden`). `Worker.reply`
 then returns a failure with the exit code, the last output, and the user's line at which it crashed.
-Only the current task is lost: if the worker had served other tasks, these may be the cause, and
-`Pool._settle` repeats the task once, in a new worker. Otherwise the variant fails, and the next
-task gets a new worker. A worker that exceeds its time or memory limit is killed with the same
-consequences, except that a timeout is never repeated.
+If the worker had served other tasks, these may be the cause, so `Pool._settle` repeats the current
+task once, in a new worker. Otherwise, or if the new worker crashes as well, the variant fails, and
+the build continues in new workers (unless it stops at the first failure). A worker that exceeds its
+time or memory limit is killed with the same consequences, except that a timeout is never repeated.
 
 `find_lines` and `find_ptx` compile variants again: to find the user's source lines for PTX, and to
 get the PTX of the kernels that XLA adds.
