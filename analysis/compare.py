@@ -18,12 +18,12 @@ are kept.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import unified_diff
-from itertools import islice
 from typing import Literal, NamedTuple
 
 from pallasc.analysis.lines import code_of, lines_of, read_source_lines
@@ -113,36 +113,27 @@ class KernelDifference:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two variants to compare; one is None if its side lacks it."""
-
-    first: Subject | None
-    second: Subject | None
-
-    @property
-    def label(self) -> str:
-        """The id that both share, or `one → other`."""
-        names: dict[str, str] = {}
-        for each in filter(None, (self.first, self.second)):
-            names.setdefault(each.identity, each.id)
-        return " → ".join(names.values())
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
     """The difference between two variants.
 
     Attributes:
-        pair: the variants.
+        first, second: the variants.
         numbers: resources that differ.
         plan: True if their launch plans differ, ignoring cubins.
-        kernels: kernels whose code differs.
+        kernels: kernels whose code differs; () if a variant is known only from a lock.
     """
 
-    pair: Pair
+    first: Subject
+    second: Subject
     numbers: tuple[Change, ...] = ()
     plan: bool = False
     kernels: tuple[KernelDifference, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The id that both share, or `one → other`."""
+        first, second = self.first, self.second
+        return first.id if first.identity == second.identity else f"{first.id} → {second.id}"
 
     @property
     def verdict(self) -> str:
@@ -202,45 +193,40 @@ def compare(
         ToolError: nvdisasm is needed and not installed.
         CorruptError: an artifact is damaged.
     """
-    pairs = align(first, second, by_parameters=by_parameters)
-    both = [pair for pair in pairs if pair.first is not None and pair.second is not None]
-    found = list(_shallow(both))
-    level = DEPTHS.index(depth)
-    if level:
-        found = list(_deep(found, level))
-    if add_lines is not None and level >= DEPTHS.index("lines"):
+    pairs, only_first, only_second = align(first, second, by_parameters=by_parameters)
+    found = list(filter(None, itertools.starmap(_shallow, pairs)))
+    if depth != "resources":
+        found = list(filter(None, _deep(found, depth)))
+    if add_lines is not None and depth in ("lines", "raw"):
         found = [add_lines(each) for each in found]
-    differing = tuple(filter(None, found))
-    return Comparison(
-        first,
-        second,
-        depth,
-        differing,
-        len(both) - len(differing),
-        tuple(pair.first for pair in pairs if pair.first is not None and pair.second is None),
-        tuple(pair.second for pair in pairs if pair.second is not None and pair.first is None),
-    )
+    same = len(pairs) - len(found)
+    return Comparison(first, second, depth, tuple(found), same, only_first, only_second)
 
 
-def align(first: Side, second: Side, *, by_parameters: bool = False) -> list[Pair]:
-    """Return the pairs of two sides, in the order of the first side, then of the second.
+Alignment = tuple[list[tuple[Subject, Subject]], tuple[Subject, ...], tuple[Subject, ...]]
+"""Pairs of two sides, variants that only the first side has, variants that only the second has."""
+
+
+def align(first: Side, second: Side, *, by_parameters: bool = False) -> Alignment:
+    """Return the pairs of two sides, in the order of the first side.
 
     Variants with equal ids pair. If each side has only one variant, the two pair regardless of
     their ids. With `by_parameters`, for two selections from one spec, variants pair if kernel,
     target, and parameters are equal, ignoring those that have no common value on the two sides.
     """
-    sides = [list(side.variants.values()) for side in (first, second)]
-    if len(sides[0]) == len(sides[1]) == 1:
-        return [Pair(sides[0][0], sides[1][0])]
+    sides = first.variants, second.variants
+    if len(first.variants) == len(second.variants) == 1:
+        return [(first.variants[0], second.variants[0])], (), ()
     if by_parameters:
-        values = [_values(side) for side in sides]
-        shared = values[0].keys() & values[1].keys()
-        ignored = {name for name in shared if not values[0][name] & values[1][name]}
+        ignored = _never_equal(*sides)
         before, after = (_keyed(side, ignored) for side in sides)
     else:
         before, after = ({each.identity: each for each in side} for side in sides)
-    pairs = [Pair(subject, after.get(key)) for key, subject in before.items()]
-    return [*pairs, *(Pair(None, each) for key, each in after.items() if key not in before)]
+    return (
+        [(each, after[key]) for key, each in before.items() if key in after],
+        tuple(each for key, each in before.items() if key not in after),
+        tuple(each for key, each in after.items() if key not in before),
+    )
 
 
 def _parts(subject: Subject) -> dict[str, str]:
@@ -248,12 +234,11 @@ def _parts(subject: Subject) -> dict[str, str]:
     return {**subject.params, "@": subject.target, "": subject.name}
 
 
-def _values(subjects: Iterable[Subject]) -> dict[str, set[str]]:
-    values: dict[str, set[str]] = {}
-    for subject in subjects:
-        for name, value in _parts(subject).items():
-            values.setdefault(name, set()).add(value)
-    return values
+def _never_equal(first: Iterable[Subject], second: Iterable[Subject]) -> set[str]:
+    """Return the names of parts that both sides have, but with no common value."""
+    parts = [{part for each in side for part in _parts(each).items()} for side in (first, second)]
+    names = [{name for name, _ in own} for own in parts]
+    return (names[0] & names[1]) - {name for name, _ in parts[0] & parts[1]}
 
 
 def _keyed(subjects: Iterable[Subject], ignored: set[str]) -> dict[str, Subject]:
@@ -269,22 +254,20 @@ def _keyed(subjects: Iterable[Subject], ignored: set[str]) -> dict[str, Subject]
     }
 
 
-def _shallow(pairs: Iterable[Pair]) -> Iterator[Difference]:
-    """Yield the differences in resources, plans and code bytes."""
-    for pair in pairs:
-        first, second = pair.first, pair.second
-        if first is None or second is None or first.digest == second.digest:
-            continue
-        try:
-            numbers = tuple(changes(first.resources, second.resources))
-            if first.artifact is None or second.artifact is None:
-                yield Difference(pair, numbers)
-                continue
-            plan = _plan(first.artifact) != _plan(second.artifact)
-            yield Difference(pair, numbers, plan, tuple(_kernels(first.artifact, second.artifact)))
-        except PallascError as error:
-            error.message = f"{pair.label}: {error.message}"
-            raise
+def _shallow(first: Subject, second: Subject) -> Difference:
+    """Return the differences in resources, plans and code bytes."""
+    if first.digest == second.digest:
+        return Difference(first, second)
+    try:
+        numbers = tuple(changes(first.resources, second.resources))
+        if first.artifact is None or second.artifact is None:
+            return Difference(first, second, numbers)
+        plan = _plan(first.artifact) != _plan(second.artifact)
+        kernels = tuple(_kernels(first.artifact, second.artifact))
+        return Difference(first, second, numbers, plan, kernels)
+    except PallascError as error:
+        error.message = f"{Difference(first, second).label}: {error.message}"
+        raise
 
 
 def changes(before: Resources, after: Resources) -> Iterator[Change]:
@@ -298,27 +281,23 @@ def _plan(artifact: Artifact) -> str:
     """Return a plan as text in which the positions of kernels replace cubins and kernel names."""
     text = canonical_text(artifact.record["plan"])
     for number, kernel in enumerate(artifact.kernels):
-        text = text.replace(kernel.cubin, f"cubin {number}").replace(
-            f'"{kernel.name}"', f'"kernel {number}"'
-        )
+        text = text.replace(kernel.cubin, f"cubin {number}")
+        text = text.replace(f'"{kernel.name}"', f'"kernel {number}"')
     return text
 
 
 def _kernels(first: Artifact, second: Artifact) -> Iterator[KernelDifference]:
     for one, other in _paired_kernels(first.kernels, second.kernels):
-        if (
-            one is None
-            or other is None
-            or (one.cubin != other.cubin and code_of(first, one) != code_of(second, other))
-        ):
+        if one and other and one.cubin == other.cubin:
+            continue
+        if one is None or other is None or code_of(first, one) != code_of(second, other):
             yield KernelDifference(one, other)
 
 
 def _paired_kernels(
     first: Sequence[KernelResources], second: Sequence[KernelResources]
-) -> list[tuple[KernelResources | None, KernelResources | None]]:
+) -> Iterator[tuple[KernelResources | None, KernelResources | None]]:
     """Pair kernels by name, then the rest by origin and order."""
-    pairs: list[tuple[KernelResources | None, KernelResources | None]] = []
     left, rest = list(first), list(second)
     for key in ("name", "origin"):
         for one in list(left):
@@ -327,46 +306,47 @@ def _paired_kernels(
             if other is not None:
                 left.remove(one)
                 rest.remove(other)
-                pairs.append((one, other))
-    return [*pairs, *((one, None) for one in left), *((None, other) for other in rest)]
+                yield one, other
+    yield from ((one, None) for one in left)
+    yield from ((None, other) for other in rest)
 
 
-def _deep(found: Iterable[Difference], level: int) -> Iterator[Difference]:
+def _deep(found: Iterable[Difference], depth: str) -> Iterator[Difference]:
     """Add the differences in code; kernels that are only `renamed` differ only at depth `raw`."""
     remaining = iter(found)
-    while batch := list(islice(remaining, _AT_ONCE)):
+    while batch := list(itertools.islice(remaining, _AT_ONCE)):
         cubins = {
             own.cubin: artifact.blob(own.cubin)
             for difference in batch
             for kernel in difference.kernels
-            for artifact, own in _both(difference.pair, kernel)
+            for _, artifact, own in _both(difference, kernel)
         }
-        codes = disassemble_all(cubins) if cubins else {}
+        codes = disassemble_all(cubins)
         for difference in batch:
-            pair = difference.pair
-            kernels = [_compared(pair, each, level, codes) for each in difference.kernels]
-            if level < DEPTHS.index("raw"):
+            kernels = [_compared(kernel, difference, depth, codes) for kernel in difference.kernels]
+            if depth != "raw":
                 kernels = [k for k in kernels if k.code is None or k.code.verdict != "renamed"]
             yield replace(difference, kernels=tuple(kernels))
 
 
-def _both(pair: Pair, kernel: KernelDifference) -> list[tuple[Artifact, KernelResources]]:
-    """Return the kernel of each side with its artifact, or [] if only one side has it."""
-    sides = [(pair.first, kernel.first), (pair.second, kernel.second)]
-    both = [(each.artifact, own) for each, own in sides if each and each.artifact and own]
+def _both(
+    difference: Difference, kernel: KernelDifference
+) -> list[tuple[Subject, Artifact, KernelResources]]:
+    """Return each variant with its artifact and its kernel, or [] if only one has the kernel."""
+    sides = (difference.first, kernel.first), (difference.second, kernel.second)
+    both = [(each, each.artifact, own) for each, own in sides if each.artifact and own]
     return both if len(both) == len(sides) else []
 
 
-def _compared(pair: Pair, kernel: KernelDifference, level: int, codes: Codes) -> KernelDifference:
-    known = [codes[own.cubin].get(own.name) for _, own in _both(pair, kernel)]
+def _compared(
+    kernel: KernelDifference, difference: Difference, depth: str, codes: Codes
+) -> KernelDifference:
+    known = [codes[own.cubin].get(own.name) for _, _, own in _both(difference, kernel)]
     first, second = known or (None, None)
     if first is None or second is None:
         return kernel
-    hunks: list[str] = []
-    if level == DEPTHS.index("raw"):
-        hunks = raw_hunks(first, second)
-    elif level >= DEPTHS.index("sass"):
-        hunks = normal_hunks(first, second)
+    shown = raw_lines if depth == "raw" else normalised
+    hunks = [] if depth == "mix" else hunks_of(shown(first), shown(second))
     return replace(kernel, code=compare_code(first, second), hunks=tuple(hunks))
 
 
@@ -378,15 +358,22 @@ def compare_code(first: Code, second: Code) -> CodeDifference:
         return CodeDifference("renamed", *counts)
     shapes = Counter(map(_shape, texts[0])), Counter(map(_shape, texts[1]))
     removed, added = (shapes[0] - shapes[1]).total(), (shapes[1] - shapes[0]).total()
-    before, after = mix_of(first.instructions), mix_of(second.instructions)
-    rows = ((name, before.get(name, 0), after.get(name, 0)) for name in CLASSES)
+    mixes = mix_of(first.instructions), mix_of(second.instructions)
     return CodeDifference(
         "changed" if removed or added else "reordered",
         *counts,
         removed,
         added,
-        tuple(row for row in rows if row[1] != row[2]),
+        _differing(CLASSES, *mixes),
     )
+
+
+def _differing(
+    names: Iterable[str], before: Mapping[str, int], after: Mapping[str, int]
+) -> tuple[tuple[str, int, int], ...]:
+    """Return the names whose counts differ, with both counts."""
+    rows = ((name, before.get(name, 0), after.get(name, 0)) for name in names)
+    return tuple(row for row in rows if row[1] != row[2])
 
 
 def normalised(code: Code) -> tuple[str, ...]:
@@ -417,14 +404,9 @@ def _shape(text: str) -> str:
     return _REGISTER.sub(r"\1", _LABEL.sub("", text))
 
 
-def normal_hunks(first: Code, second: Code) -> list[str]:
-    """Return the normal forms of two kernels as the hunks of a unified diff."""
-    return _hunks(normalised(first), normalised(second))
-
-
-def raw_hunks(first: Code, second: Code) -> list[str]:
-    """Return the code of two kernels as the hunks of a unified diff, without addresses."""
-    return _hunks(*(list(map(_raw, code.instructions)) for code in (first, second)))
+def raw_lines(code: Code) -> tuple[str, ...]:
+    """Return each instruction without its address."""
+    return tuple(map(_raw, code.instructions))
 
 
 def _raw(instruction: Instruction) -> str:
@@ -434,7 +416,8 @@ def _raw(instruction: Instruction) -> str:
     return f"{control:06x}  {label}{instruction.text}"
 
 
-def _hunks(first: Sequence[str], second: Sequence[str]) -> list[str]:
+def hunks_of(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return two texts of kernels as the hunks of a unified diff."""
     lines = list(unified_diff(first, second, n=_CONTEXT, lineterm=""))
     return lines[2:]  # without file names
 
@@ -445,35 +428,24 @@ def add_lines(difference: Difference, store: Store) -> Difference:
     The lines come from the store or from a side's bundle. They match by file name and text, because
     line numbers shift.
     """
-    kernels = (_with_lines(difference.pair, kernel, store) for kernel in difference.kernels)
+    kernels = (_with_lines(kernel, difference, store) for kernel in difference.kernels)
     return replace(difference, kernels=tuple(kernels))
 
 
-def _with_lines(pair: Pair, kernel: KernelDifference, store: Store) -> KernelDifference:
-    if pair.first is None or pair.second is None or kernel.first is None or kernel.second is None:
-        return kernel
-    counts: list[Counter[str]] = []
-    for subject, own in ((pair.first, kernel.first), (pair.second, kernel.second)):
-        counted = _counted(subject, own, store)
-        if counted is None:
-            missing = _NOT_BUNDLED if subject.action_key is None else _NOT_STORED
+def _with_lines(kernel: KernelDifference, difference: Difference, store: Store) -> KernelDifference:
+    counts = []
+    for subject, artifact, own in _both(difference, kernel):
+        if subject.action_key is None:
+            lines, missing = artifact.source_lines, _NOT_BUNDLED
+        else:
+            lines, missing = read_source_lines(store, subject.action_key), _NOT_STORED
+        known = None if lines is None else lines_of(artifact, own, lines)
+        if lines is None or known is None:
             return replace(kernel, no_lines=missing.format(subject.id))
-        counts.append(counted)
-    before, after = counts
-    rows = ((key, before[key], after[key]) for key in sorted({*before, *after}))
-    return replace(kernel, lines=tuple(row for row in rows if row[1] != row[2]))
-
-
-def _counted(subject: Subject, kernel: KernelResources, store: Store) -> Counter[str] | None:
-    """Count the instructions of a kernel by line; None if its lines are unknown."""
-    if subject.artifact is None:
-        return None
-    if subject.action_key is None:
-        lines = subject.artifact.source_lines
-    else:
-        lines = read_source_lines(store, subject.action_key)
-    own = lines and lines_of(subject.artifact, kernel, lines)
-    return Counter(_place(lines, number) for number in own.stacks) if lines and own else None
+        counts.append(Counter(_place(lines, number) for number in known.stacks))
+    if not counts:
+        return kernel
+    return replace(kernel, lines=_differing(sorted({*counts[0], *counts[1]}), *counts))
 
 
 def _place(lines: SourceLines, number: int) -> str:

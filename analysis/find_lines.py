@@ -93,30 +93,14 @@ def obtain_source_lines(
         say(f"compiling {len(missing)} {noun} again to find the source lines")
         jobs = jobs or find_capacity().jobs(len(missing))
         with prepare() as setup:
-            found = iter(find_source_lines(missing, setup, store, jobs=jobs, timeout_s=timeout_s))
+            found = iter(_compile_again(missing, setup, store, jobs, timeout_s))
     return [next(found) if lines is None else lines for lines in stored]
 
 
-def find_source_lines(
-    compiled: Sequence[Compiled],
-    setup: Setup,
-    store: Store,
-    *,
-    jobs: int = 1,
-    timeout_s: float | None = None,
+def _compile_again(
+    compiled: Sequence[Compiled], setup: Setup, store: Store, jobs: int, timeout_s: float | None
 ) -> list[Found]:
-    """Return the source lines of variants, or the error for each without; found lines are stored.
-
-    Args:
-        compiled: the variants; their sources must not have changed since compilation.
-        setup: the toolchain that compiled them.
-        store: contains the artifacts; the lines are stored there.
-        jobs: number of concurrent compilations.
-        timeout_s: time limit for each.
-
-    Raises:
-        ToolError: a compiling process cannot be started.
-    """
+    """Return the source lines of variants, which are stored, or the error for each without."""
     since_ns = time.time_ns() - _RESOLUTION_NS
     toolchain = setup.record(setup.context(store).digests)
     fitting = [each for each in compiled if each.artifact.toolchain == toolchain]

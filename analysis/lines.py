@@ -47,6 +47,7 @@ COUNTED = ("instructions", "tensor", "shared", "local", "waits", "registers")
 """Costs of each line: all instructions; those that multiply matrices, access shared memory, access
 local memory, or wait; and the maximum number of live registers."""
 
+# Instructions that wait at a barrier, or for copies or matrix products.
 _WAITS = re.compile(r"BAR\.(?:SYNC|RED)|(?:WARPGROUP\.)?DEPBAR|SYNCS\.PHASECHK|UCGABAR_WAIT")
 
 
@@ -128,7 +129,7 @@ def add_cost(costs: LineCosts, instruction: Instruction) -> None:
     kind = classify(instruction)
     if kind in ("tensor", "shared", "local"):
         costs[kind] += 1
-    costs["waits"] += is_wait(instruction)
+    costs["waits"] += _WAITS.match(instruction.opcode) is not None
     costs["registers"] = max(costs["registers"], instruction.live_registers or 0)
 
 
@@ -198,8 +199,3 @@ def _placed(code: Code, known: KernelLines | None, lines: SourceLines) -> Iterat
     for instruction in code.instructions:
         index = instruction.address // INSTRUCTION_BYTES
         yield instruction, lines.stack(numbers[index] if index < len(numbers) else 0)
-
-
-def is_wait(instruction: Instruction) -> bool:
-    """Return True if an instruction waits at a barrier, or for copies or matrix products."""
-    return _WAITS.match(instruction.opcode) is not None

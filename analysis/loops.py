@@ -29,12 +29,9 @@ _ENDS = frozenset({"EXIT", "RET", "KILL", "BRX", "BRXU", "JMX", "JMXU"})
 _LEAVES = _JUMPS | _ENDS | {"BSYNC", "CALL", "BREAK"}
 _SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)(8)(4|8|16|32|64))\b")
 _ALWAYS = ("", "@PT", "@UPT")
-_WORK = frozenset(
-    {
-        *("tensor", "tensor_memory", "tma", "load_global", "store_global", "local", "floating"),
-        *("conversion",),
-    }
-)
+_COMPUTES = frozenset({"tensor", "tensor_memory", "floating", "conversion"})
+_WORK = _COMPUTES | {"tma", "load_global", "store_global", "local"}
+"""Classes of instructions that a loop that only waits does not have."""
 
 
 def _natural_loops(after: Successors) -> dict[int, int]:

@@ -95,12 +95,10 @@ def all_metrics(artifacts: Iterable[Artifact]) -> dict[str, tuple[KernelMetrics,
     for start in range(0, len(several), _TOGETHER):
         some = several[start : start + _TOGETHER]
         cubins = {kernel.cubin: each.blob(kernel.cubin) for each in some for kernel in each.kernels}
-        codes: Codes = {}
-        reason = ""
         try:
-            codes = disassemble_all(cubins)
+            codes, reason = disassemble_all(cubins), ""
         except ToolError as error:
-            reason = error.message
+            codes, reason = {}, error.message
         found |= {each.digest: artifact_metrics(each, codes=codes, reason=reason) for each in some}
     return found
 

@@ -35,7 +35,7 @@ from typing import NamedTuple, TypeVar
 from pallasc.analysis.sass import Code, Codes, read_listing
 from pallasc.compiler.toolchain.toolchain import find_disassembler
 from pallasc.errors import CorruptError, ToolError
-from pallasc.specs.artifacts.cubin import Elf, parse_elf
+from pallasc.specs.artifacts.cubin import HEADER_BYTES, SECTION, SYMBOL, Elf, Symbol, parse_elf
 
 _Found = TypeVar("_Found")
 
@@ -47,9 +47,6 @@ _LONGEST_S = 600.0
 """Time limit; the cubins of docs/coverage.md take under a minute."""
 
 _TEXT, _INFO = ".text.", ".nv.info."
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-_HEADER_BYTES = 64
 _PREFIX = re.compile(r"(?<=[(\s])k\d+\.")
 
 
@@ -87,27 +84,20 @@ def disassemble_all(cubins: Mapping[str, bytes]) -> Codes:
         CorruptError: a value is not a cubin, or nvdisasm rejects it; the message starts with its
             key.
     """
-    holders: dict[_Piece, list[str]] = {}
-    alone: dict[str, None] = {}
-    for key, cubin in cubins.items():
-        pieces = _named(key, _pieces, cubin)
-        if not pieces:
-            alone[key] = None
-        for piece in pieces:
-            holders.setdefault(piece, []).append(key)
-    found: dict[str, dict[str, Code]] = {key: {} for key in cubins}
+    pieces = {key: _named(key, _pieces, cubin) for key, cubin in cubins.items()}
+    distinct = list(dict.fromkeys(piece for own in pieces.values() for piece in own))
+    codes: dict[_Piece, Code] = {}
     jobs = len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(jobs) as pool:
-        for codes in pool.map(_together, _batches(list(holders), jobs)):
-            for piece, code in codes.items():
-                for key in holders[piece]:
-                    if code is None:
-                        alone[key] = None
-                    else:
-                        found[key][piece.kernel] = code
+        for batch in pool.map(_together, _batches(distinct, jobs)):
+            codes |= batch
+        alone = [key for key, own in pieces.items() if not own or not codes.keys() >= {*own}]
         single = pool.map(lambda key: _named(key, disassemble, cubins[key]), alone)
-        found.update({key: dict(codes) for key, codes in zip(alone, single, strict=True)})
-    return found
+        separate = dict(zip(alone, single, strict=True))
+    return {
+        key: separate[key] if key in separate else {piece.kernel: codes[piece] for piece in own}
+        for key, own in pieces.items()
+    }
 
 
 def _named(key: str, function: Callable[[bytes], _Found], cubin: bytes) -> _Found:
@@ -117,17 +107,21 @@ def _named(key: str, function: Callable[[bytes], _Found], cubin: bytes) -> _Foun
         raise CorruptError(f"{key}: {error.message}") from error
 
 
-_Function = tuple[str, int, int, int, int]
-"""A symbol in a kernel's code: its name, `info` and `other` as in ELF, its address and size."""
-
-
 class _Piece(NamedTuple):
-    """A kernel of a cubin; `header` is the ELF header without offsets and counts."""
+    """A kernel of a cubin.
+
+    Attributes:
+        kernel: its name.
+        content: its code.
+        attributes: its attributes.
+        functions: the symbols in its code, with section 0.
+        header: the ELF header without offsets and counts.
+    """
 
     kernel: str
     content: bytes
     attributes: bytes
-    functions: tuple[_Function, ...]
+    functions: tuple[Symbol, ...]
     header: bytes
 
 
@@ -136,22 +130,18 @@ def _pieces(cubin: bytes) -> list[_Piece]:
     elf = parse_elf(cubin)
     if any(s.size and s.name.startswith((".rela.text.", ".rel.text.")) for s in elf.sections):
         return []
-    header = bytearray(cubin[:_HEADER_BYTES])
+    header = bytearray(cubin[:HEADER_BYTES])
     header[24:48] = bytes(24)
     header[56:] = bytes(8)
-    table = elf.section(".symtab")
-    raw = table.content if table else b""
-    rows = _SYMBOL.iter_unpack(raw[: len(raw) // _SYMBOL.size * _SYMBOL.size])
-    functions: dict[int, list[_Function]] = {}
-    for symbol, (_, info, other, section, *place) in zip(elf.symbols(), rows, strict=False):
-        if info & 15 != 3:  # not a section symbol
-            functions.setdefault(section, []).append((symbol.name, info, other, *place))
-    return [
-        _Piece(kernel, section.content, _attributes(elf, kernel), own, bytes(header))
-        for number, section in enumerate(elf.sections)
-        if section.name.startswith(_TEXT)
-        for kernel, own in [(section.name[len(_TEXT) :], tuple(functions.get(number, ())))]
-    ]
+    symbols = [symbol for symbol in elf.symbols() if symbol.info & 15 != 3]  # no section symbols
+    pieces = []
+    for number, section in enumerate(elf.sections):
+        if section.name.startswith(_TEXT):
+            kernel = section.name.removeprefix(_TEXT)
+            own = tuple(each._replace(section=0) for each in symbols if each.section == number)
+            attributes = _attributes(elf, kernel)
+            pieces.append(_Piece(kernel, section.content, attributes, own, bytes(header)))
+    return pieces
 
 
 def _attributes(elf: Elf, kernel: str) -> bytes:
@@ -186,51 +176,50 @@ def _batches(pieces: Sequence[_Piece], jobs: int) -> Iterator[list[_Piece]]:
             yield batch
 
 
-def _together(batch: Sequence[_Piece]) -> dict[_Piece, Code | None]:
-    """Return the code of a batch; all values are None if nvdisasm rejects it for one bad kernel."""
+def _together(batch: Sequence[_Piece]) -> dict[_Piece, Code]:
+    """Return the code of a batch; {} if nvdisasm rejects it, as it does for one bad kernel."""
     contents = {f"k{number}": piece.content for number, piece in enumerate(batch)}
     try:
         text = disassembly(_joined(batch), "-c", "-lrm", "count")
     except CorruptError:
-        return dict.fromkeys(batch)
+        return {}
     codes = read_listing(_PREFIX.sub("", text), contents)
     return {
-        piece: replace(codes[name], kernel=piece.kernel) if name in codes else None
+        piece: replace(codes[name], kernel=piece.kernel)
         for piece, name in zip(batch, contents, strict=True)
+        if name in codes
     }
 
 
 def _joined(pieces: Sequence[_Piece]) -> bytes:
     """Join kernels with equal headers into a file: strings, symbols, two sections per kernel."""
-    strings, places = bytearray(1), dict[str, int]()
+    strings = bytearray(1)
 
     def add(name: str) -> int:
-        if name not in places:
-            places[name] = len(strings)
-            strings.extend(name.encode() + b"\0")
-        return places[name]
+        """Add a string, and return its offset."""
+        at = len(strings)
+        strings.extend(name.encode() + b"\0")
+        return at
 
-    symbols = [bytes(_SYMBOL.size)]
-    sections: list[tuple[str, int, int, bytes | bytearray, int, int, int, int]] = []
+    symbols = [bytes(SYMBOL.size)]
+    sections: list[tuple[int, int, int, bytes | bytearray, int, int, int, int]] = []
     for number, piece in enumerate(pieces):
         at = 3 + 2 * number
-        for name, info, other, *place in piece.functions:
-            symbols.append(_SYMBOL.pack(add(f"k{number}.{name}"), info, other, at, *place))
-        sections.append((f"{_TEXT}k{number}", 1, 6, piece.content, 2, 0, 128, 0))
-        sections.append((f"{_INFO}k{number}", 0x70000000, 64, piece.attributes, 2, at, 4, 0))
-    sections.insert(0, (".symtab", 2, 0, b"".join(symbols), 1, 1, 8, _SYMBOL.size))
-    sections.insert(0, (".strtab", 3, 0, strings, 0, 0, 1, 0))
-    for name, *_ in sections:
-        add(name)
-    file, table = bytearray(pieces[0].header), [bytes(_SECTION.size)]
-    for name, kind, flags, content, link, info, alignment, entry in sections:
+        for name, info, other, _, *place in piece.functions:
+            symbols.append(SYMBOL.pack(add(f"k{number}.{name}"), info, other, at, *place))
+        sections.append((add(f"{_TEXT}k{number}"), 1, 6, piece.content, 2, 0, 128, 0))
+        sections.append((add(f"{_INFO}k{number}"), 0x70000000, 64, piece.attributes, 2, at, 4, 0))
+    sections.insert(0, (add(".symtab"), 2, 0, b"".join(symbols), 1, 1, 8, SYMBOL.size))
+    sections.insert(0, (add(".strtab"), 3, 0, strings, 0, 0, 1, 0))
+    file, table = bytearray(pieces[0].header), [bytes(SECTION.size)]
+    for name_at, kind, flags, content, link, info, alignment, entry in sections:
         file += bytes(-len(file) % alignment)
         size, numbers = len(content), (link, info, alignment, entry)
-        table.append(_SECTION.pack(add(name), kind, flags, 0, len(file), size, *numbers))
+        table.append(SECTION.pack(name_at, kind, flags, 0, len(file), size, *numbers))
         file += content
     file += bytes(-len(file) % 8)
     struct.pack_into("<Q", file, 40, len(file))
-    struct.pack_into("<HHH", file, 58, _SECTION.size, len(table), 1)
+    struct.pack_into("<HHH", file, 58, SECTION.size, len(table), 1)
     return bytes(file) + b"".join(table)
 
 
@@ -279,10 +268,8 @@ def disassembly(cubin: bytes, *options: str) -> str:
     if answer.returncode:
         errors = answer.stderr.decode(errors="replace").replace(str(file), "the cubin")
         # nvdisasm prints two errors for each damaged instruction.
-        lines = [*filter(None, map(str.strip, errors.split("\n"))), ""]
-        reason = re.sub(r"^nvdisasm (?:error|fatal) *: *", "", lines[0])
-        raise CorruptError(
-            f"nvdisasm cannot read the cubin: "
-            f"{reason or f'it ended with status {answer.returncode}'}"
-        )
+        first = next(filter(None, map(str.strip, errors.split("\n"))), "")
+        reason = re.sub(r"^nvdisasm (?:error|fatal) *: *", "", first)
+        reason = reason or f"it ended with status {answer.returncode}"
+        raise CorruptError(f"nvdisasm cannot read the cubin: {reason}")
     return answer.stdout.decode(errors="replace")

@@ -75,11 +75,9 @@ def roofline_of(
     Raises:
         CorruptError: the target lacks a figure.
     """
-    least = sum(
-        plan.buffers[number].size
-        for number in {access.buffer for access in launch.accesses()}
-        if plan.buffers[number].role != "temporary"
-    )
+    numbers = {access.buffer for access in launch.accesses()}
+    buffers = [plan.buffers[number] for number in numbers]
+    least = sum(buffer.size for buffer in buffers if buffer.role != "temporary")
     of_bytes = least / max(1, model_figure(target, "memory_bandwidth_bytes_per_s"))
     of_flops = _seconds_of_flops(work, str(target.get("name")))
     by_tensor = of_flops is not None and of_flops > of_bytes

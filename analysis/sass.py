@@ -188,9 +188,10 @@ _NAMES: Mapping[Class, str] = MappingProxyType(
 CLASSES: tuple[Class, ...] = (*_NAMES, "other")
 """The classes in display order; `other` is for instructions unknown to this module."""
 
-_CLASS_OF: Mapping[str, Class] = MappingProxyType(
-    {name: kind for kind, names in _NAMES.items() for name in names.split()}
-)
+_LISTED = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+_UNIFORM = dict.fromkeys((f"U{name}" for name in _LISTED), "uniform")
+_CLASS_OF: Mapping[str, Class] = MappingProxyType({**_UNIFORM, **_LISTED})
+"""The class of each mnemonic. `UIADD3` is not listed, but `IADD3` is, so it is `uniform`."""
 
 
 def classify(instruction: Instruction) -> Class:
@@ -199,11 +200,7 @@ def classify(instruction: Instruction) -> Class:
     Every instruction of the uniform datapath has the class `uniform`: it runs once per warp, in
     parallel with other instructions.
     """
-    mnemonic = instruction.mnemonic
-    known = _CLASS_OF.get(mnemonic)
-    if known is not None:
-        return known
-    return "uniform" if mnemonic.startswith("U") and _CLASS_OF.get(mnemonic[1:]) else "other"
+    return _CLASS_OF.get(instruction.mnemonic, "other")
 
 
 def mix_of(instructions: Iterable[Instruction]) -> dict[Class, int]:

@@ -7,14 +7,16 @@ index changes, and uncommitted changes are ignored. Submodules are not written.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.compiler.builds.bundling import Repository, find_repository
+from pallasc.compiler.toolchain.modules import locate_module
 from pallasc.errors import NotCachedError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact, Resources, resources_of
 from pallasc.specs.canonical import plain, variant_id
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from pallasc.specs.loading.lock import Lock
 
 _SHORT = 10
+_BETWEEN = re.compile(r",(?=[^\W\d]\w*=)")
+"""The comma between two parameters of an id; values may contain commas, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +64,11 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side: its name, its variants by id, and notes for the user."""
+    """One side: its name, its variants with distinct ids, and notes for the user."""
 
     name: str
-    variants: Mapping[str, Subject]
-    notes: tuple[str, ...] = field(default=())
-
-
-def side_of(name: str, subjects: Iterable[Subject], notes: Iterable[str] = ()) -> Side:
-    """Return a side with the given subjects, whose ids are distinct."""
-    return Side(name, {subject.id: subject for subject in subjects}, tuple(notes))
+    variants: tuple[Subject, ...]
+    notes: tuple[str, ...] = ()
 
 
 def subject_of(
@@ -108,7 +107,7 @@ def subject_of(
 
 def built_side(name: str, results: Iterable[VariantResult], notes: Iterable[str] = ()) -> Side:
     """Return a build's variants, including those over budget but not failed ones, as a side."""
-    subjects = [
+    subjects = tuple(
         subject_of(
             result.artifact,
             result.variant.name,
@@ -118,8 +117,8 @@ def built_side(name: str, results: Iterable[VariantResult], notes: Iterable[str]
         )
         for result in results
         if result.artifact is not None
-    ]
-    return side_of(name, subjects, notes)
+    )
+    return Side(name, subjects, tuple(notes))
 
 
 def bundle_side(path: Path) -> Side:
@@ -134,19 +133,17 @@ def bundle_side(path: Path) -> Side:
 
     bundle = open_bundle(path)
     bundle.check_policy(read_policy())
-    return side_of(
-        str(path),
-        (
-            subject_of(
-                bundle.artifact(entry),
-                entry.name,
-                entry.params,
-                target=entry.target,
-                whole=Artifact(bundle.record(entry), lambda key: b""),
-            )
-            for entry in bundle.entries()
-        ),
+    subjects = tuple(
+        subject_of(
+            bundle.artifact(entry),
+            entry.name,
+            entry.params,
+            target=entry.target,
+            whole=Artifact(bundle.record(entry), lambda key: b""),
+        )
+        for entry in bundle.entries()
     )
+    return Side(str(path), subjects)
 
 
 def store_side(store: Store, name: str) -> Side:
@@ -171,11 +168,9 @@ def store_side(store: Store, name: str) -> Side:
             f"{name}: this store has no variant whose name is known.",
             hint="Name the store's folder, or build into it with: pallasc build SPECS --store PATH",
         )
-    notes = []
-    if older:
-        which = f"{len(older):,} variant{'s' if len(older) > 1 else ''}"
-        notes.append(f"{name} has several artifacts of {which}: the last used one is compared")
-    return side_of(name, (subjects[key] for key in sorted(subjects)), notes)
+    which = f"{len(older):,} variant{'s' if len(older) > 1 else ''}"
+    note = f"{name} has several artifacts of {which}: the last used one is compared"
+    return Side(name, tuple(subjects[key] for key in sorted(subjects)), (note,) if older else ())
 
 
 def lock_side(lock: Lock, name: str, store: Store) -> Side:
@@ -197,24 +192,15 @@ def lock_side(lock: Lock, name: str, store: Store) -> Side:
         f"the store has no artifact of {lost:,} of {name}'s {len(subjects):,} variants: only "
         "the resources in the lock are compared",
     )
-    return side_of(name, subjects, notes if lost else ())
+    return Side(name, tuple(subjects), notes if lost else ())
 
 
 def _parts(key: str) -> tuple[str, dict[str, str], str]:
     """Split an id into kernel, parameters, and target, which a lock does not list separately."""
     rest, _, target = key.rpartition("@")
-    kernel, bracket, inside = rest.partition("[")
-    if not bracket:
-        return kernel, {}, target
-    pairs: dict[str, str] = {}
-    last = ""
-    for part in inside.removesuffix("]").split(","):
-        key_of, sign, value = part.partition("=")
-        if sign and key_of.isidentifier():
-            pairs[key_of], last = value, key_of
-        elif last:  # a comma within a value
-            pairs[last] += f",{part}"
-    return kernel, pairs, target
+    kernel, _, inside = rest.partition("[")
+    pairs = (each.partition("=") for each in _BETWEEN.split(inside.removesuffix("]")))
+    return kernel, {name: value for name, sign, value in pairs if sign}, target
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,21 +290,14 @@ def taken_from_elsewhere(variants: Iterable[Variant], checked: CheckedOut) -> li
     This happens with a package installed from the working tree, such as an editable install, unless
     the package is also next to the spec.
     """
-    from importlib.util import find_spec
-
-    notes = {}
-    for variant in variants:
-        module = variant.entry.partition(":")[0]
+    root, notes = checked.repository.root, {}
+    modules = dict.fromkeys((each.entry.partition(":")[0], each.base_dir) for each in variants)
+    for module, folder in modules:
+        if module.endswith(".py"):
+            continue
         top = module.partition(".")[0]
-        base = Path(variant.base_dir)
-        if module.endswith(".py") or (base / top).exists() or (base / f"{top}.py").exists():
-            continue
-        try:
-            found = find_spec(top)
-        except (ImportError, ValueError):
-            continue
-        places = [found.origin or "", *(found.submodule_search_locations or ())] if found else []
-        if any(Path(p).resolve().is_relative_to(checked.repository.root) for p in places if p):
+        file = locate_module(module, [folder]) or locate_module(top, [folder])
+        if file is not None and file.resolve().is_relative_to(root):
             notes[top] = (
                 f"{top} is installed from the working tree: its code is compared as it is now, not "
                 f"as of {checked.commit[:_SHORT]}"

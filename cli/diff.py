@@ -223,11 +223,12 @@ class Opener:
                 each.name,
                 tuple(each.params.items()),
                 Target(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
+                each,
             )
-            for each in side.variants.values()
+            for each in side.variants
         ]
         chosen = select_views(views, self._selection(expression), side.name)
-        return replace(side, variants={view.id: side.variants[view.id] for view in chosen})
+        return replace(side, variants=tuple(view.entry for view in chosen))
 
     def _build(self, paths: Sequence[str], expression: str | None) -> Report:
         from pallasc.compiler.builds.build import build
@@ -267,7 +268,7 @@ _WIDEST = max(map(len, WORDS.values()))
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
     """Yield the differences by variant, then the variants that only one side has."""
     for difference in sorted(comparison.differing, key=lambda own: _VERDICTS.index(own.verdict)):
-        yield one_line(difference.pair.label)
+        yield one_line(difference.label)
         yield from (f"  {line}" for line in _lines(difference))
     for side, subjects in _one_sided(comparison):
         yield from (f"only in {one_line(side.name)}: {one_line(each.id)}" for each in subjects)
@@ -367,15 +368,13 @@ def comparison_json(comparison: Comparison) -> dict[str, object]:
 
 
 def _difference(difference: Difference) -> dict[str, object]:
-    def subject(of: Subject | None) -> dict[str, object] | None:
-        if of is None:
-            return None
+    def subject(of: Subject) -> dict[str, object]:
         known = fields(of, "id", "action_key", "digest")
         return {**known, "resources": of.resources._asdict()}
 
     return {
-        "first": subject(difference.pair.first),
-        "second": subject(difference.pair.second),
+        "first": subject(difference.first),
+        "second": subject(difference.second),
         "verdict": difference.verdict or None,
         "resources": {
             each.field: fields(each, "before", "after", "verdict") for each in difference.numbers

@@ -360,7 +360,7 @@ def _changes(comparison: Comparison, content: Content, environment: Any) -> Mapp
     """
     slugs = {entry.id: entry.slug for entry in content.entries}
     baseline = one_line(comparison.first.name)
-    found = {_id(difference): difference for difference in comparison.differing}
+    found = {one_line(difference.second.id): difference for difference in comparison.differing}
     new = {one_line(subject.id) for subject in comparison.only_second}
     one, several = map(environment.get_template, ("change.html.j2", "changes.html.j2"))
     pages = {
@@ -376,11 +376,6 @@ def _changes(comparison: Comparison, content: Content, environment: Any) -> Mapp
         baseline=baseline, comparison=comparison, rows=shown, hidden=len(rows) - len(shown)
     )
     return pages
-
-
-def _id(difference: Difference) -> str:
-    second = difference.pair.second
-    return one_line(second.id if second is not None else difference.pair.label)
 
 
 def _row(name: str, difference: Difference, slugs: Mapping[str, str]) -> Data:

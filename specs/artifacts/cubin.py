@@ -24,18 +24,18 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.gpus import ARCHITECTURES, LINUX_DRIVERS, reserved_smem_bytes
 
 ELF = b"\x7fELF\x02\x01"
 """The first bytes of a 64-bit little-endian ELF file."""
-_HEADER_BYTES = 64
+HEADER_BYTES = 64
 # SHT_NOBITS, and the type of `.nv.merc.nv.shared.…`: sections with a size but no bytes.
 NO_BITS = (8, 0x70000015)
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_SYMBOL = struct.Struct("<IBBHQQ")
-
+SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
 
 EM_CUDA = 190
 
@@ -64,12 +64,18 @@ class Section:
     content: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """An entry of the symbol table; `section` 0 means that the symbol is undefined."""
+class Symbol(NamedTuple):
+    """An entry of the symbol table; `section` 0 means that the symbol is undefined.
+
+    `info` (type and binding) and `other` (visibility) are as in the file.
+    """
 
     name: str
+    info: int
+    other: int
     section: int
+    address: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +97,10 @@ class Elf:
         table, names = self.section(".symtab"), self.section(".strtab")
         if table is None or names is None:
             return []
-        usable = len(table.content) // _SYMBOL.size * _SYMBOL.size
+        usable = len(table.content) // SYMBOL.size * SYMBOL.size
         return [
-            Symbol(_text(names.content, row[0]), row[3])
-            for row in _SYMBOL.iter_unpack(table.content[:usable])
+            Symbol(_text(names.content, name), *numbers)
+            for name, *numbers in SYMBOL.iter_unpack(table.content[:usable])
         ]
 
 
@@ -104,20 +110,20 @@ def parse_elf(data: bytes) -> Elf:
     Raises:
         CorruptError: `data` is not such a file, or is truncated.
     """
-    if not data.startswith(ELF) or len(data) < _HEADER_BYTES:
+    if not data.startswith(ELF) or len(data) < HEADER_BYTES:
         raise CorruptError("not a 64-bit little-endian ELF file")
     machine = struct.unpack_from("<H", data, 18)[0]
     programs, sections = struct.unpack_from("<QQ", data, 32)
     flags = struct.unpack_from("<I", data, 48)[0]
     program_size, program_count, row_size, count, names = struct.unpack_from("<HHHHH", data, 54)
-    if count and row_size != _SECTION.size:
+    if count and row_size != SECTION.size:
         raise CorruptError(f"an ELF file has section headers of {row_size} bytes")
-    table_end = sections + count * _SECTION.size
+    table_end = sections + count * SECTION.size
     if table_end > len(data):
         raise CorruptError(f"an ELF file of {len(data)} bytes ends inside its section table")
-    rows = list(_SECTION.iter_unpack(data[sections:table_end]))
+    rows = list(SECTION.iter_unpack(data[sections:table_end]))
     ends = [_end(row) for row in rows]
-    size = max(_HEADER_BYTES, table_end, programs + program_size * program_count, *ends)
+    size = max(HEADER_BYTES, table_end, programs + program_size * program_count, *ends)
     if size > len(data):
         raise CorruptError(f"an ELF file of {size} bytes ends after {len(data)}")
     if rows and names >= len(rows):

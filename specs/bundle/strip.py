@@ -19,14 +19,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.cubin import NO_BITS, parse_elf
+from pallasc.specs.artifacts.cubin import HEADER_BYTES, NO_BITS, SECTION, parse_elf
 
 _DEBUG = re.compile(r"(?:\.nv\.merc)?(?:\.rela?)?\.(?:nv_)?debug_")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _PLACES = struct.Struct("<QQ")
 _COUNTS = struct.Struct("<HHHHH")
-_HEADER_BYTES = 64
 _PLACES_AT, _COUNTS_AT = 32, 54
 _ALLOC = 2
 _MOST_ALIGNED = 2**16
@@ -90,9 +88,9 @@ def strip_debug(cubin: bytes) -> bytes:
         section.row[4] = section.row[5] = 0
     programs_at, sections_at = _PLACES.unpack_from(cubin, _PLACES_AT)
     kept = [
-        _Piece(0, _HEADER_BYTES, 1),
+        _Piece(0, HEADER_BYTES, 1),
         _Piece(programs_at, programs_at + len(programs) * _PROGRAM.size, 8),
-        _Piece(sections_at, sections_at + len(sections) * _SECTION.size, 8),
+        _Piece(sections_at, sections_at + len(sections) * SECTION.size, 8),
         *(_Piece(row[2], row[2] + row[5], 1) for row in programs),
         *(_Piece(own.at, own.at + own.size, own.alignment) for own in sections),
     ]
@@ -108,7 +106,7 @@ def strip_debug(cubin: bytes) -> bytes:
     _PLACES.pack_into(data, _PLACES_AT, programs_at, sections_at)
     for table_at, table, rows in (
         (programs_at, _PROGRAM, programs),
-        (sections_at, _SECTION, [section.row for section in sections]),
+        (sections_at, SECTION, [section.row for section in sections]),
     ):
         for index, row in enumerate(rows):
             table.pack_into(data, table_at + index * table.size, *row)
@@ -122,7 +120,7 @@ def _parse(data: bytes) -> tuple[list[list[int]], list[_Section]]:
     if program_count and program_bytes != _PROGRAM.size:
         raise CorruptError(f"an ELF file has program headers of {program_bytes} bytes")
     programs = _rows(data, _PROGRAM, programs_at, program_count)
-    rows = _rows(data, _SECTION, sections_at, len(names))
+    rows = _rows(data, SECTION, sections_at, len(names))
     for row in programs:
         if row[2] + row[5] > len(data):
             raise CorruptError(f"an ELF file of {len(data)} bytes ends inside a segment")

@@ -12,15 +12,14 @@ from pallasc.analysis.compare import (
     Change,
     Comparison,
     Difference,
-    Pair,
     align,
     compare,
     compare_code,
-    normal_hunks,
+    hunks_of,
     normalised,
-    raw_hunks,
+    raw_lines,
 )
-from pallasc.analysis.sides import Side, Subject, side_of, subject_of
+from pallasc.analysis.sides import Side, Subject, subject_of
 from pallasc.specs.artifacts.artifact import Artifact, Resources
 
 
@@ -30,25 +29,30 @@ def side(*params: str, name: str = "k", target: str = "b200") -> Side:
         key = f"{name}[{text}]@{target}"
         each = dict(part.split("=") for part in text.split(","))
         subjects.append(Subject(key, name, each, target, Resources(), None, None, key))
-    return side_of("side", subjects)
+    return Side("side", tuple(subjects))
 
 
 def labels(first: Side, second: Side, *, by_parameters: bool = False) -> list[tuple[str, str]]:
-    pairs = align(first, second, by_parameters=by_parameters)
-    return [(p.first.id if p.first else "", p.second.id if p.second else "") for p in pairs]
+    pairs, only_first, only_second = align(first, second, by_parameters=by_parameters)
+    both = [(one.id, other.id) for one, other in pairs]
+    return [
+        *both,
+        *((one.id, "") for one in only_first),
+        *(("", other.id) for other in only_second),
+    ]
 
 
 def test_variants_pair_by_id_and_the_rest_is_on_one_side() -> None:
     assert labels(side("n=1", "n=2"), side("n=2", "n=3")) == [
-        ("k[n=1]@b200", ""),
         ("k[n=2]@b200", "k[n=2]@b200"),
+        ("k[n=1]@b200", ""),
         ("", "k[n=3]@b200"),
     ]
 
 
 def test_single_variants_pair_whatever_they_are() -> None:
-    (pair,) = align(side("n=1"), side("m=2", name="other", target="h100-sxm"))
-    assert pair.label == "k[n=1]@b200 → other[m=2]@h100-sxm"
+    ((first, second),), *_ = align(side("n=1"), side("m=2", name="other", target="h100-sxm"))
+    assert Difference(first, second).label == "k[n=1]@b200 → other[m=2]@h100-sxm"
 
 
 def test_two_selections_pair_by_the_parameters_that_they_share() -> None:
@@ -110,8 +114,8 @@ def test_names_are_numbered_by_their_first_use() -> None:
 def test_registers_labels_and_hints_alone_show_nothing() -> None:
     first, second = code_of(FIRST), code_of(RENAMED.replace(".reuse", ""))
     assert compare_code(first, second).verdict == "renamed"
-    assert normal_hunks(first, second) == []
-    assert raw_hunks(first, second) != []
+    assert hunks_of(normalised(first), normalised(second)) == []
+    assert hunks_of(raw_lines(first), raw_lines(second)) != []
 
 
 def test_another_order_is_told_from_other_instructions() -> None:
@@ -126,7 +130,8 @@ def test_instructions_that_only_one_has_are_counted_by_class() -> None:
     assert (found.verdict, found.before, found.after) == ("changed", 8, 9)
     assert (found.removed, found.added) == (1, 2)
     assert found.mix == (("floating", 1, 2),)
-    hunks = normal_hunks(code_of(FIRST), code_of(FIRST.replace("0x80", "0x40")))
+    other = code_of(FIRST.replace("0x80", "0x40"))
+    hunks = hunks_of(normalised(code_of(FIRST)), normalised(other))
     assert [line for line in hunks if line[0] in "+-"] == [
         "-ISETP.LT.AND P0, PT, R0, 0x80, PT",
         "+ISETP.LT.AND P0, PT, R0, 0x40, PT",
@@ -148,7 +153,7 @@ def test_what_decides_a_result_is_never_a_renaming(old: str, new: str, kind: str
 
 
 def whole(artifacts: Mapping[str, Artifact]) -> Side:
-    return side_of("side", [subject_of(each, name, ()) for name, each in artifacts.items()])
+    return Side("side", tuple(subject_of(each, name, ()) for name, each in artifacts.items()))
 
 
 def refusing(cubins: Mapping[str, bytes]) -> Any:
@@ -230,21 +235,22 @@ def test_scheduling_alone_is_a_difference_in_bytes_and_raw_and_none_in_sass(
     ],
 )
 def test_fewer_is_better_but_of_occupancy(changes: list[Any], verdict: str) -> None:
+    (subject,) = side("n=1").variants
     numbers = tuple(Change(*each) for each in changes)
-    assert Difference(Pair(None, None), numbers).verdict == verdict
+    assert Difference(subject, subject, numbers).verdict == verdict
 
 
 def test_a_subject_without_artifact_is_compared_by_its_resources(
     artifacts: Mapping[str, Artifact],
 ) -> None:
-    (subject,) = whole({"add": artifacts["add"]}).variants.values()
+    (subject,) = whole({"add": artifacts["add"]}).variants
     before = replace(
         subject,
         artifact=None,
         digest="0" * 64,
         resources=subject.resources._replace(registers=1, spill_bytes=None),
     )
-    found = compare(side_of("lock", [before]), side_of("now", [subject]), depth="sass")
+    found = compare(Side("lock", (before,)), Side("now", (subject,)), depth="sass")
     (difference,) = found.differing
     assert [change.field for change in difference.numbers] == ["registers"]
     assert difference.kernels == ()
