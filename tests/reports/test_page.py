@@ -107,6 +107,14 @@ def test_every_variant_has_a_page_and_every_name_is_used_once(built: Built) -> N
     assert {f"page-{slug}" for slug in rows} <= set(names)
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_kernel_with_several_variants_has_plots(count: int) -> None:
+    variants = [replace(ENTRY, slug=f"v-{n}", params={"m": str(n)}) for n in range(count)]
+    pages = _pages(render(_of(*variants)))
+    charts = [a for page in pages for _, a in Reader(page).elements if "data-charts" in a]
+    assert len(charts) == count - 1
+
+
 def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ToolError, match=r"is not installed") as caught:
