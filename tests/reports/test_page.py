@@ -159,8 +159,14 @@ def test_results_of_checks_that_the_store_has_are_shown(folder: Path) -> None:
     check = ["check", *chosen, "--level", "artifact", "-j", "1", "--store", "store"]
     assert pallasc(folder, *check).returncode == 0
     assert pallasc(folder, *report).returncode == 0
-    page = (folder / "report.html").read_text()
-    assert "Nothing was found in the 1 variant whose results the store has." in page
+    create = ["bundle", "create", *chosen, "-o", "k.pallasc", "--keep-ptx", "--store", "store"]
+    assert pallasc(folder, *create).returncode == 0
+    of_bundle = ["k.pallasc", "--store", "store"]
+    assert pallasc(folder, "check", *of_bundle, "--level", "artifact", "-j", "1").returncode == 0
+    assert pallasc(folder, "report", *of_bundle, "-o", "bundle.html").returncode == 0
+    for name in ("report.html", "bundle.html"):
+        page = (folder / name).read_text()
+        assert "Nothing was found in the 1 variant whose results the store has." in page
 
 
 def test_a_report_needs_a_name_and_writes_nothing_without_specs(folder: Path) -> None:
