@@ -15,7 +15,7 @@ from report_case import HOSTILE, Built, pallasc
 
 from pallasc.checks.findings import LevelResult
 from pallasc.errors import ToolError
-from pallasc.reports.content import Content, Entry, FindingRow, grouped
+from pallasc.reports.content import Content, Entry, FindingRow, by, grouped
 from pallasc.reports.page import render, require_packages
 from pallasc.reports.variant import unpacked
 
@@ -105,6 +105,11 @@ def test_every_variant_has_a_page_and_every_name_is_used_once(built: Built) -> N
     assert len(names) == len(set(names))
     assert len(rows) == 7
     assert {f"page-{slug}" for slug in rows} <= set(names)
+
+
+def test_grids_and_blocks_are_shown_without_trailing_ones() -> None:
+    sizes = ((132, 2, 1), (1, 1, 1), (1, 4, 1), (1024, 1, 1))
+    assert [by(each) for each in sizes] == ["132 × 2", "1", "1 × 4", "1,024"]
 
 
 @pytest.mark.parametrize("count", [1, 2])
