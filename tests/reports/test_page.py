@@ -14,10 +14,13 @@ import pytest
 from report_case import HOSTILE, Built, pallasc
 
 from pallasc.checks.findings import LevelResult
-from pallasc.errors import ToolError
+from pallasc.compiler.builds.build import build
+from pallasc.errors import CorruptError, ToolError
 from pallasc.reports.content import Content, Entry, FindingRow, by, grouped
-from pallasc.reports.page import render, require_packages
+from pallasc.reports.page import make_report, render, require_packages
 from pallasc.reports.variant import unpacked
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 
 ENTRY = Entry(
     slug="v-1", id="k@h100", kernel="k", target="h100", arch="sm_90a", params={}, status="failed"
@@ -148,6 +151,18 @@ def test_equal_inputs_give_equal_bytes_and_a_baseline_tells_what_changed(
     assert b"<dt>This build</dt>" not in built.file.read_bytes()
     assert "0 differ, 6 are the same" in same
     assert "Nothing differs." in _pages(same)[1]
+
+
+def test_a_damaged_cubin_hides_the_sass_of_no_other(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(cubins: object) -> None:
+        raise CorruptError("a cubin is damaged")
+
+    report = build(expand(load_yaml(built.spec)), store=built.store)
+    whole = make_report(report, built.store, timing=False)
+    monkeypatch.setattr("pallasc.reports.page.disassemble_all", refuse)
+    assert make_report(report, built.store, timing=False) == whole
 
 
 @pytest.fixture
