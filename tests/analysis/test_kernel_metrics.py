@@ -127,9 +127,10 @@ def test_the_models_have_peaks_of_tensor_cores(artifacts: Mapping[str, Artifact]
         target = {"name": model, "memory_bandwidth_bytes_per_s": 1}
         return roofline_of(launch, plan, target, Work({kind: 10**12}, 0, 0)).seconds_of_flops
 
-    assert {name for name in MODELS if seconds(name, "f16") is None} == {
-        *("gb10", "thor", "rtx-pro-6000")
-    }
+    for kind in ("f16", "tf32"):
+        assert {name for name in MODELS if seconds(name, kind) is None} == {
+            *("gb10", "thor", "rtx-pro-6000")
+        }
     assert seconds("h100-sxm", "f16") == pytest.approx(1 / 989.4)
     assert seconds("h100-sxm", "f4") is None
     assert seconds("unheard-of", "f16") is None

@@ -31,6 +31,11 @@ def test_loops_are_nested() -> None:
     assert inner.mix == {"floating": 1, "control": 1}
 
 
+def test_a_barrier_that_is_used_twice_makes_no_loop() -> None:
+    uses = [f"BSSY B0, `(.L_x_{n})\nFADD R0, R0, R1\nBSYNC B0\n.L_x_{n}:\n" for n in range(2)]
+    assert _headers(code_of("".join(uses) + "EXIT")) == []
+
+
 def test_a_loop_that_only_polls_a_barrier_is_one_of_waiting() -> None:
     poll = ".L_x_0:\nSYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R9+URZ], R8\n@!P0 BRA `(.L_x_0)\nEXIT"
     work = poll.replace("SYNCS", "FADD R0, R0, R1\nSYNCS")

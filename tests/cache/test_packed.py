@@ -282,3 +282,12 @@ def test_many_small_packs_become_one(
     assert held(store) == set(range(9))
     assert all(reader.get_artifact(key(n), verify=True) for n in range(9))
     assert merge_packs(store, most=1) == 0
+
+
+def test_merged_packs_have_at_most_the_largest_size(
+    source: Store, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = max(pack(source, store, [n, n + 1]).stat().st_size for n in range(8))
+    monkeypatch.setattr("pallasc.cache.prune.MAX_MERGED_BYTES", size * 5 // 2)
+    assert merge_packs(store, most=1) == 8
+    assert len(packs(store)) == 4

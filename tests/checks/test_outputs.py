@@ -233,6 +233,12 @@ def test_junit_has_one_failure_a_case_and_none_for_notes(tmp_path: Path) -> None
     assert top.find(".//system-out") is not None
 
 
+def test_github_has_a_kind_for_each_severity(tmp_path: Path) -> None:
+    lines = github_commands(check_run(_report_of(*_note_and_failures())), tmp_path)
+    kinds = ["::error title=deadlock", "::warning title=race", "::notice title=nothing-compared"]
+    assert [line.split("%")[0] for line in lines] == kinds
+
+
 def test_the_summary_tells_notes_from_findings() -> None:
     note, *failures = _note_and_failures()
     assert _summary(_report_of(note)) == "1 variant in 1.0 s: 1 level passed; 1 note"

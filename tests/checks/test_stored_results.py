@@ -2,9 +2,17 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from pallasc.cache.store import Store
+from pallasc.checks import stored_results
+from pallasc.checks.findings import Finding, from_findings
+from pallasc.checks.stored_results import Checkable, StoredResults
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.errors import Location
 
 
 def test_what_has_not_changed_starts_no_worker_and_imports_no_jax(
@@ -57,3 +65,25 @@ def test_a_store_that_demands_signatures_believes_only_signed_results(
     monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
     unsigned, signed = (checking.check(again, *only).results["sound"] for _ in range(2))
     assert [unsigned["from_store"], signed["from_store"]] == [False, True]
+
+
+def test_results_of_other_code_and_of_a_missing_file_are_not_used(
+    warm_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "k.py").write_text("")
+    location = Location(str(tmp_path / "k.py"), 1)
+    result = from_findings("artifact", [Finding(rule="race", message="", location=location)])
+    subject: Any = Checkable("ab" * 32, "", SimpleNamespace(base_dir=str(tmp_path)), None)
+    with prepare() as setup:
+        context = setup.context(warm_store)
+
+        def find() -> Any:
+            return StoredResults(warm_store, context).find(subject, ["artifact"])
+
+        StoredResults(warm_store, context).put(subject, result, {})
+        assert find() == {"artifact": result}
+        with monkeypatch.context() as patch:
+            patch.setattr(stored_results, "own_digest", lambda *_: "other")
+            assert find() == {}
+        (tmp_path / "k.py").unlink()
+        assert find() == {}

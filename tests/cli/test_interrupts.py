@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,33 @@ def test_without_a_signal_everything_is_as_it_was_and_what_is_ignored_stays_so(
     with as_interrupts():
         os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_an_interrupt_that_a_finalizer_drops_comes_again(handlers: dict[int, object]) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def wait() -> None:
+        with as_interrupts():
+            Finalized()
+            time.sleep(20)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_a_timer_of_the_caller_goes_on() -> None:
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 3600)
+        with as_interrupts():
+            pass
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 # Interrupts a process where it begins to import a module.

@@ -85,6 +85,8 @@ def test_a_row_of_another_artifact_is_a_warning_and_a_bundle_has_it(
     for command in ("build", "bundle create -o k.pallasc", "lock --update"):
         result = run(*command.split(), *place)
         assert (result.code, result.err.count(warning)) == (0, 1), result.err
+    uses = [line.split("  ")[-1] for line in run("list", "k.pallasc").out.splitlines()]
+    assert uses == ["USED FOR", "1 row for h100-sxm", "1 row for h100-sxm"]
     with open_bundle("k.pallasc") as bundle:
         tunings = [entry.tuning for entry in bundle.entries()]
     keys = sorted(row.key for each in tunings if each for row in each.rows)

@@ -3,11 +3,13 @@
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from behaves import GOOD
-from clusters import PROGRAMS, Cluster, cluster, own_port
+from clusters import PROGRAMS, Cluster, cluster, own_port, wait_for
 
+from pallasc.compiler.workers import cluster_worker
 from pallasc.compiler.workers.cluster import ClusterPool, read_reply
 from pallasc.compiler.workers.cluster_worker import BuildPlugin, SentSources
 from pallasc.compiler.workers.messages import Failed, Reply, Task, Warm
@@ -132,3 +134,13 @@ def test_a_scheduler_that_does_not_answer_is_one_error() -> None:
         pool.warm(1)
     assert caught.value.hint is not None
     assert "dask scheduler" in caught.value.hint
+
+
+def test_an_idle_worker_removes_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_worker, "_IDLE_S", 0.0)
+    monkeypatch.setattr(BuildPlugin, "_differences", lambda plugin: ["the toolchain differs"])
+    plugin = BuildPlugin({}, {}, {}, None, 600.0, None, SentSources())
+    plugin.setup(SimpleNamespace(local_directory=tmp_path, state=SimpleNamespace(nthreads=1)))
+    for number in range(2):
+        assert b"the toolchain differs" in plugin.compile(("sm_90a", "", ()), Warm(), bool)
+        wait_for(lambda: not any(tmp_path.iterdir()), f"no files after task {number}", 20)

@@ -114,6 +114,12 @@ CASES = [
         ("for 4 bytes at offset 0 of array 128 to change, which are 0",),
         {},
     ),
+    Case(
+        "the same wait in as many blocks as are named",
+        "LOOP:\n bra LOOP;",
+        ("warps 0-1 of blocks (0, 0, 0), (1, 0, 0), (2, 0, 0) at PTX line",),
+        {"threads": 64, "blocks": 3},
+    ),
     *map(
         endless,
         (

@@ -298,6 +298,25 @@ def test_floats_are_added_and_rounded_to_even(dtype: str):
     assert np.isnan(result[0, 2:4]).all()
 
 
+@pytest.mark.parametrize("dtype", ["uint32", "int32", "uint64", "int64"])
+@pytest.mark.parametrize(
+    ("operation", "wanted"),
+    [
+        ("add", np.add),
+        ("min", np.minimum),
+        ("max", np.maximum),
+        ("and", np.bitwise_and),
+        ("or", np.bitwise_or),
+        ("xor", np.bitwise_xor),
+    ],
+)
+def test_integers_are_reduced(operation: str, wanted: np.ufunc, dtype: str) -> None:
+    old, new = np.random.default_rng(1).integers(-(2**63), 2**63, (2, 8, 16)).astype(dtype)
+    map, result = make_map(old, (16, 8)), old.copy()
+    reduced(map, tensor_maps.tiled(map, (0, 0), 0), result, new.view(np.uint8).ravel(), operation)
+    np.testing.assert_array_equal(result, wanted(old, new))
+
+
 def test_sums_of_f32_alone_flush_subnormals() -> None:
     for dtype, tiny in (("float32", 2.0**-130), ("float16", 2.0**-20), ("float64", 2.0**-1030)):
         old = np.array([tiny, -tiny, 1], dtype)

@@ -14,10 +14,13 @@ import pytest
 from report_case import HOSTILE, Built, pallasc
 
 from pallasc.checks.findings import LevelResult
-from pallasc.errors import ToolError
-from pallasc.reports.content import Content, Entry, FindingRow, grouped
-from pallasc.reports.page import render, require_packages
+from pallasc.compiler.builds.build import build
+from pallasc.errors import CorruptError, ToolError
+from pallasc.reports.content import Content, Entry, FindingRow, by, grouped
+from pallasc.reports.page import make_report, render, require_packages
 from pallasc.reports.variant import unpacked
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
 
 ENTRY = Entry(
     slug="v-1", id="k@h100", kernel="k", target="h100", arch="sm_90a", params={}, status="failed"
@@ -107,6 +110,19 @@ def test_every_variant_has_a_page_and_every_name_is_used_once(built: Built) -> N
     assert {f"page-{slug}" for slug in rows} <= set(names)
 
 
+def test_grids_and_blocks_are_shown_without_trailing_ones() -> None:
+    sizes = ((132, 2, 1), (1, 1, 1), (1, 4, 1), (1024, 1, 1))
+    assert [by(each) for each in sizes] == ["132 × 2", "1", "1 × 4", "1,024"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_kernel_with_several_variants_has_plots(count: int) -> None:
+    variants = [replace(ENTRY, slug=f"v-{n}", params={"m": str(n)}) for n in range(count)]
+    pages = _pages(render(_of(*variants)))
+    charts = [a for page in pages for _, a in Reader(page).elements if "data-charts" in a]
+    assert len(charts) == count - 1
+
+
 def test_a_missing_package_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ToolError, match=r"is not installed") as caught:
@@ -137,6 +153,18 @@ def test_equal_inputs_give_equal_bytes_and_a_baseline_tells_what_changed(
     assert "Nothing differs." in _pages(same)[1]
 
 
+def test_a_damaged_cubin_hides_the_sass_of_no_other(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(cubins: object) -> None:
+        raise CorruptError("a cubin is damaged")
+
+    report = build(expand(load_yaml(built.spec)), store=built.store)
+    whole = make_report(report, built.store, timing=False)
+    monkeypatch.setattr("pallasc.reports.page.disassemble_all", refuse)
+    assert make_report(report, built.store, timing=False) == whole
+
+
 @pytest.fixture
 def folder(built: Built, tmp_path: Path) -> Path:
     """Return a copy of the spec and its store."""
@@ -151,8 +179,14 @@ def test_results_of_checks_that_the_store_has_are_shown(folder: Path) -> None:
     check = ["check", *chosen, "--level", "artifact", "-j", "1", "--store", "store"]
     assert pallasc(folder, *check).returncode == 0
     assert pallasc(folder, *report).returncode == 0
-    page = (folder / "report.html").read_text()
-    assert "Nothing was found in the 1 variant whose results the store has." in page
+    create = ["bundle", "create", *chosen, "-o", "k.pallasc", "--keep-ptx", "--store", "store"]
+    assert pallasc(folder, *create).returncode == 0
+    of_bundle = ["k.pallasc", "--store", "store"]
+    assert pallasc(folder, "check", *of_bundle, "--level", "artifact", "-j", "1").returncode == 0
+    assert pallasc(folder, "report", *of_bundle, "-o", "bundle.html").returncode == 0
+    for name in ("report.html", "bundle.html"):
+        page = (folder / name).read_text()
+        assert "Nothing was found in the 1 variant whose results the store has." in page
 
 
 def test_a_report_needs_a_name_and_writes_nothing_without_specs(folder: Path) -> None:

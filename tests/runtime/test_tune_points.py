@@ -1,5 +1,6 @@
 """Points of a contest, the file of results, what NVML tells; all processes but one are fakes."""
 
+import math
 import os
 import resource
 from collections.abc import Callable, Sequence
@@ -78,7 +79,7 @@ class World:
     Attributes:
         room: how many processes have a context at a time.
         us: what a point takes.
-        broken: no process can open the GPU.
+        broken_after: after so many launches, no process can open the GPU.
         exclusive: only one may.
         live: the processes that have a context, the one that was launched last at the end.
         launches: how many have been launched.
@@ -87,7 +88,7 @@ class World:
 
     room: int
     us: dict[str, float]
-    broken: bool = False
+    broken_after: float = math.inf
     exclusive: bool = False
     live: list[str] = field(default_factory=list)
     launches: int = 0
@@ -105,7 +106,7 @@ class FakeProcess:
     def ask(self, message: dict[str, Any]) -> dict[str, object]:
         world = self.world
         if message["op"] == "open":
-            if world.broken:
+            if world.launches >= world.broken_after:
                 raise PointError("no GPU", 100)
             if world.exclusive and world.live:
                 raise PointError("the GPU is busy", 46)
@@ -183,9 +184,12 @@ def test_processes_live_together_as_many_as_memory_allows(play: Play) -> None:
     assert alone.launches <= 3 + sum(len(own.times_us) for own in contest.points.values())
 
 
-def test_a_gpu_that_is_lost_ends_the_run_and_no_point(play: Play, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launches", [0, 1])
+def test_a_gpu_that_is_lost_ends_the_run_and_no_point(
+    play: Play, tmp_path: Path, launches: int
+) -> None:
     with pytest.raises(DeviceError, match="GPU 0 cannot be used by a new process: no GPU"):
-        play(World(room=9, us=us(10, 9), broken=True), Rules())
+        play(World(room=9, us=us(10, 9), broken_after=launches), Rules())
     results = read_results(tmp_path / "results.jsonl")
     assert not any(contest.failed for contest in results.contests.values())
     assert play(World(room=9, us=us(10, 9)), Rules())[0].winner == point_id(1, 1)
