@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from pallasc.cli import bundle_verify
 from pallasc.cli.arguments import options
@@ -20,7 +20,9 @@ from pallasc.errors import PallascError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
+    from pallasc.cli.output.progress import Progress
     from pallasc.compiler.builds import bundling
+    from pallasc.compiler.builds.collect import Selection as Selected
     from pallasc.compiler.builds.report import VariantResult
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Item, Provenance
@@ -92,7 +94,8 @@ def create_command(
 
     Bundles are verified, then their variants are copied as they are: options for building and for
     lock files apply to specs only. The order does not matter. A variant that is in several SPECS
-    is written once; if its artifacts or tuning differ, the command names it and writes nothing. A
+    is written once; if its artifacts or tuning differ, the command names it and writes nothing. -k
+    has to match in one of SPECS, not in each. A
     signature covers a whole bundle, so the new bundle must be signed again.
 
     The bundle records the toolchain, the digests of its spec files, the Git commit of the sources,
@@ -119,7 +122,7 @@ def create_command(
     how = bundling.BundleOptions(source=source, build=work.how, **packing)
     with ExitStack() as stack:
         bundles = [stack.enter_context(open_bundle(file)) for file in files]
-        copied = _copied(bundles, work.selection, keep_lines=lines is not False)
+        copied = _copied(bundles, work.selection, keep_lines=lines is not False, required=not specs)
         if specs:
             made = _made(replace(work, specs=specs), output, how, copied, lines=bool(lines))
         else:
@@ -137,15 +140,15 @@ def create_command(
 
 
 def _copied(
-    bundles: Sequence[Bundle], selection: options.Selection, *, keep_lines: bool
+    bundles: Sequence[Bundle], selection: options.Selection, *, keep_lines: bool, required: bool
 ) -> bundling.Copied:
     """Verify bundles, and return their selected variants.
 
     Raises:
-        SpecError: no bundle has a selected variant.
+        SpecError: no bundle has a selected variant, and one is required.
         CorruptError: a bundle is damaged.
     """
-    from pallasc.cli.arguments.variants import selected_entries
+    from pallasc.cli.arguments.variants import selected_in_any
     from pallasc.compiler.builds import bundling
     from pallasc.specs.bundle.verify import verify
 
@@ -153,19 +156,18 @@ def _copied(
         verify(bundle)
     items: list[Item] = []
     origins: list[Provenance] = []
-    errors = []
-    for bundle in bundles:
-        try:
-            entries = selected_entries(bundle, selection)
-        # A target or expression need not match variants in every bundle, only in one.
-        except SpecError as error:
-            errors.append(error)
+    try:
+        chosen = selected_in_any(bundles, selection)
+    except SpecError:
+        if required:
+            raise
+        return bundling.NOTHING_COPIED
+    for bundle, entries in zip(bundles, chosen, strict=True):
+        if not entries:
             continue
         copies = bundle.items(entries)
         items += copies if keep_lines else (replace(item, lines=None) for item in copies)
         origins += [origin for origin in bundle.provenance if origin not in origins]
-    if errors and len(errors) == len(bundles):
-        raise errors[0]
     return bundling.Copied(items, origins)
 
 
@@ -186,8 +188,11 @@ def _made(
 
     with work.progress() as progress:
         finder = _finder(work, progress.mention) if lines else None
+        selection = _selected(work, progress, copied, frozen=how.source == "frozen")
+        if selection is None:
+            return bundling.copy_variants(copied, output, how)
         made = bundling.make_bundle(
-            work.select(progress, frozen=how.source == "frozen"),
+            selection,
             output,
             store=work.store,
             options=replace(how, lines=finder),
@@ -196,6 +201,24 @@ def _made(
         )
     print_remarks(made.report, work.store, progress.screen, quiet=work.quiet)
     return made
+
+
+def _selected(
+    work: Work, progress: Progress, copied: bundling.Copied, *, frozen: bool
+) -> Selected | None:
+    """Return the selected variants of specs; None if -k selects only variants of bundles."""
+    from pallasc.specs.loading.select import select
+
+    expression = work.selection.expression
+    if expression is None or not copied.items:
+        return work.select(progress, frozen=frozen)
+    everything = replace(work, selection=work.selection._replace(expression=None))
+    selection = everything.select(progress, frozen=frozen)
+    try:
+        variants = select(selection.variants, expression)
+    except SpecError:
+        return None
+    return structs.replace(selection, variants=tuple(variants))
 
 
 def _finder(work: Work, say: Callable[[str], None]) -> bundling.FindLines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,16 +158,21 @@ def command(
 
 def _extract(bundles: Sequence[Path], folder: Path, selection: options.Selection) -> int:
     """Unpack the selected variants of bundles into files."""
-    from pallasc.cli.arguments.variants import selected_entries
+    from pallasc.cli.arguments.variants import selected_in_any
     from pallasc.specs.bundle.bundle import open_bundle
 
-    for file in bundles:
-        with open_bundle(file) as bundle:
-            entries = selected_entries(bundle, selection)
-            written = artifact_text.unpack(bundle, entries, folder)
-        text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
-        echo(f"wrote {text} to {folder}", err=True)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(open_bundle(file)) for file in bundles]
+        for bundle, entries in zip(opened, selected_in_any(opened, selection), strict=True):
+            if entries:
+                _unpack(bundle, entries, folder)
     return 0
+
+
+def _unpack(bundle: Bundle, entries: Sequence[Entry], folder: Path) -> None:
+    written = artifact_text.unpack(bundle, entries, folder)
+    text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
+    echo(f"wrote {text} to {folder}", err=True)
 
 
 def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,14 +64,15 @@ def command(work: Work, as_json: bool) -> None:
 
 def list_bundles(files: Sequence[Path], selection: options.Selection, *, as_json: bool) -> None:
     """Print the variants of bundles, sorted by kernel, target and parameters."""
-    from pallasc.cli.arguments.variants import selected_entries
+    from pallasc.cli.arguments.variants import selected_in_any
     from pallasc.specs.bundle.bundle import open_bundle
 
     listed: list[dict[str, object]] = []
     rows: list[list[str]] = []
-    for file in files:
-        with open_bundle(file) as bundle:
-            entries = selected_entries(bundle, selection)
+    with ExitStack() as stack:
+        bundles = [stack.enter_context(open_bundle(file)) for file in files]
+        chosen = selected_in_any(bundles, selection)
+        for file, bundle, entries in zip(files, bundles, chosen, strict=True):
             for entry in sorted(entries, key=_order):
                 listed.append({"bundle": str(file), **entry_json(bundle, entry)})
                 size = f"{stored_bytes(bundle, entry):,}"

@@ -135,10 +135,13 @@ def read_bundled(files: Sequence[Path], selection: Selection) -> list[Bundled]:
 
     policy = read_policy()
     found = []
-    for file in files:
-        bundle = open_bundle(file)
+    bundles = [open_bundle(file) for file in files]
+    for bundle in bundles:
         bundle.check_policy(policy)
-        for entry in selected_entries(bundle, selection):
+    for file, bundle, entries in zip(
+        files, bundles, selected_in_any(bundles, selection), strict=True
+    ):
+        for entry in entries:
             place = Location(str(file))
             result = _hit(entry.name, dict(entry.params), bundle.artifact(entry), place)
             found.append(Bundled(bundle, entry, result))
@@ -224,6 +227,25 @@ def selected_entries(bundle: Bundle, selection: Selection) -> list[Entry]:
     """
     views = [_selectable(entry) for entry in bundle.entries()]
     return [view.entry for view in select_views(views, selection, bundle.name)]
+
+
+def selected_in_any(bundles: Sequence[Bundle], selection: Selection) -> list[list[Entry]]:
+    """Return the selected entries of each bundle; a bundle without any is no error.
+
+    Raises:
+        SpecError: no bundle has a selected entry.
+    """
+    found: list[list[Entry]] = []
+    errors = []
+    for bundle in bundles:
+        try:
+            found.append(selected_entries(bundle, selection))
+        except SpecError as error:
+            found.append([])
+            errors.append(error)
+    if errors and len(errors) == len(bundles):
+        raise errors[0]
+    return found
 
 
 def _selectable(entry: Entry) -> Selectable:

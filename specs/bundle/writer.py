@@ -178,7 +178,7 @@ def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
             raise CorruptError(
                 f"there are two artifacts of {item.id}: {own[0].record[:12]} and "
                 f"{variant.record[:12]}.",
-                hint="Build both with one toolchain, or leave one of them out.",
+                hint="Build both from the same sources with one toolchain, or leave one out.",
             )
     if len(copies) > MAX_COUNT:
         raise SpecError(f"a bundle holds at most {MAX_COUNT} variants; there are {len(copies)}.")

@@ -53,7 +53,7 @@ from pallasc.specs.spec import (
     check_devices,
     plain_args,
 )
-from pallasc.specs.spelling import shortened, show, suggestion
+from pallasc.specs.spelling import nearest, shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
 
 if TYPE_CHECKING:
@@ -567,7 +567,11 @@ def _row(entry: _Entry, select: Mapping[str, tuple[str, ...]]) -> dict[str, Valu
     for name, path in select.items():
         value = _field(entry, path)
         if value is _MISSING:
-            hint = "'select' chooses fields, 'skip' drops rows."
+            fields = entry.content if isinstance(entry.content, dict) else ()
+            near = nearest(".".join(path), fields)
+            hint = (
+                f"Did you mean {near!r}?" if near else "'select' chooses fields, 'skip' drops rows."
+            )
             raise entry.at.error(f"the row has no field {'.'.join(path)!r}.", hint)
         values[name] = _DATA.read(value, entry.at)
     return values

@@ -136,6 +136,12 @@ def test_a_list_is_a_table(run: Any, bundle: Path) -> None:
     }
     some = run("list", bundle, "-k", "dtype=f32", "--target", "sm_90a").out.splitlines()
     assert [line.split()[0] for line in some[1:]] == ["add[m=1024,dtype=f32]@h100-sxm"]
+    two = bundle.with_name("two.pallasc")
+    two.write_bytes(build_bundle(make_items(1)))
+    assert (
+        run("list", two, bundle, "-k", "dtype=f32").out
+        == run("list", bundle, "-k", "dtype=f32").out
+    )
     other = run("list", bundle, "-k", "nothing")
     assert (other.code, "selects none of 2 variants" in other.err) == (2, True)
     none = run("list", bundle, "--target", "sm_90")
@@ -203,6 +209,25 @@ def test_specs_and_bundles_are_written_to_one_bundle(
     assert listed == [("sm_100a", ["scale[m=16,dtype=bf16]@b200"]), ("sm_90a", [f32, bf16])]
     assert run(*create, tmp_path / "out-sm_100a.pallasc", "-o", out).code == 0
     assert out.read_bytes() == (tmp_path / "out-sm_100a.pallasc").read_bytes()
+
+
+def test_an_expression_must_match_in_one_spec_or_bundle(
+    run: Any, built: Any, tmp_path: Path
+) -> None:
+    other, out = tmp_path / "other.pallasc", tmp_path / "out.pallasc"
+    other.write_bytes(build_bundle(make_items(1, targets=("b200",))))
+    create = ("bundle", "create", "--store", built.store, built.spec, other, "-o", out, "--json")
+    for expression, name in (
+        ("m=1024 and dtype=f32", "add[m=1024,dtype=f32]@h100-sxm"),
+        ("m=16", "scale[m=16,dtype=bf16]@b200"),
+    ):
+        written = json.loads(run(*create, "-k", expression).out)
+        assert [bundle["variants"] for bundle in written["bundles"]] == [[name]]
+        assert len(written["provenance"]) == 1 - (expression == "m=16")
+    both = json.loads(run(*create, "-k", "scale or dtype=f32").out)["bundles"][0]["variants"]
+    assert both == ["add[m=1024,dtype=f32]@h100-sxm", "scale[m=16,dtype=bf16]@b200"]
+    none = run(*create, "-k", "m=1025")
+    assert (none.code, "selects none of 2 variants" in none.err) == (2, True)
 
 
 def test_a_spec_and_a_bundle_with_other_artifacts_of_a_variant_are_refused(

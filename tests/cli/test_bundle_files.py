@@ -70,6 +70,12 @@ def test_each_of_several_bundles_comes_before_its_variants(run: Any, bundle: Pat
     firsts = [part.splitlines()[0].removeprefix("bundle         ") for part in parts]
     norm, scale = "norm[m=16,dtype=bf16]@h100-sxm", "scale[m=16,dtype=bf16]@h100-sxm"
     assert firsts == [str(other), scale, str(bundle), norm, scale]
+    some = run("inspect", other, bundle, "-k", "norm").out
+    assert some == run("inspect", bundle, "-k", "norm").out
+    shown = bundle.with_name("shown")
+    unpacked = run("inspect", other, bundle, "-k", "norm and m=16", "--output", f"{shown}/")
+    assert unpacked.code == 0
+    assert {path.name.split("[")[0] for path in shown.iterdir()} == {"norm"}
 
 
 def test_a_variant_of_a_bundle_is_shown(run: Any, bundle: Path) -> None:

@@ -93,6 +93,10 @@ def test_only_values_count_and_not_where_they_come_from(expanded: Any, tmp_path:
         ("[]", "there are no rows in "),
         ("[[1, 2]]", "expected a row, got a list."),
         ('[{"m": 1}, {"k": 1}]', "row 1: the row has no field 'm'."),
+        (
+            '[{"block": 1}, {"blok": 1}]',
+            "row 1: the row has no field 'block'.\n  Did you mean 'blok'?",
+        ),
         ('[{"a b": 1}]', "row 0.a b: expected the name of a parameter, got 'a b'."),
         ('[{"target": 1}]', "row 0.target: expected the name of a parameter, got 'target'."),
         ("3", "expected rows, a list or a mapping of them, got 3."),
