@@ -213,7 +213,8 @@ def _hash_file(place: str) -> tuple[Signature, str, Signature]:
             raise OSError("not a regular file")
         state = hashlib.sha256()
         # Most files are small, and `hashlib.file_digest` would clear a large buffer for each.
-        while data := os.read(descriptor, min(status.st_size + 1, _MOST_BYTES)):
+        size = min(status.st_size or _MOST_BYTES, _MOST_BYTES)  # files in /proc have size 0
+        while data := os.read(descriptor, size):
             state.update(data)
         return _signature(status), state.hexdigest(), _signature(os.fstat(descriptor))
     finally:

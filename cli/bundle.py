@@ -95,8 +95,8 @@ def create_command(
     Bundles are verified, then their variants are copied as they are: options for building and for
     lock files apply to specs only. The order does not matter. A variant that is in several SPECS
     is written once; if its artifacts or tuning differ, the command names it and writes nothing. -k
-    has to match in one of SPECS, not in each. A
-    signature covers a whole bundle, so the new bundle must be signed again.
+    has to match in one of SPECS, not in each. A signature covers a whole bundle, so the new bundle
+    must be signed again.
 
     The bundle records the toolchain, the digests of its spec files, the Git commit of the sources,
     and whether the sources differ from it. The same sources, commit, and toolchain give the same
