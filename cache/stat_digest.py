@@ -36,8 +36,6 @@ YOUNG_NS = 2_000_000_000
 MAX_FILES = 100_000
 PLACE = "stat/digests"
 _ATTEMPTS = 4
-_MOST_BYTES = 1 << 20
-"""Maximum number of bytes to read at a time."""
 _MOST_THREADS = 8
 """With more threads, memory and reading are the bottleneck, not hashing."""
 _NAME = format.sha256(b"pallasc file digests")
@@ -207,18 +205,12 @@ def _signature(status: os.stat_result) -> Signature:
 
 def _hash_file(place: str) -> tuple[Signature, str, Signature]:
     descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
+    with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise OSError("not a regular file")
-        state = hashlib.sha256()
-        # Most files are small, and `hashlib.file_digest` would clear a large buffer for each.
-        size = min(status.st_size or _MOST_BYTES, _MOST_BYTES)  # files in /proc have size 0
-        while data := os.read(descriptor, size):
-            state.update(data)
-        return _signature(status), state.hexdigest(), _signature(os.fstat(descriptor))
-    finally:
-        os.close(descriptor)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return _signature(status), digest, _signature(os.fstat(descriptor))
 
 
 def _load(folders: Folders, trust: Trust | None) -> dict[str, Hashed]:
