@@ -23,12 +23,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from harness import PYTHON, ROOT, Figure, say
+from msgspec.structs import replace
 
 TESTS = ROOT / "tests" / "runtime"
 FIRST_ROUNDS = 320

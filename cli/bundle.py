@@ -166,7 +166,7 @@ def _copied(
         if not entries:
             continue
         copies = bundle.items(entries)
-        items += copies if keep_lines else (replace(item, lines=None) for item in copies)
+        items += copies if keep_lines else (structs.replace(item, lines=None) for item in copies)
         origins += [origin for origin in bundle.provenance if origin not in origins]
     return bundling.Copied(items, origins)
 

@@ -6,13 +6,12 @@ that users see; a traceback is printed only with `--traceback`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 _HEAD_CHARACTERS, _TAIL_CHARACTERS = 4_000, 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class Location:
+class Location(Struct, frozen=True):
     """A position in a file: 1-based `line` and `column`; 0 means unknown."""
 
     file: str

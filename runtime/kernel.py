@@ -20,10 +20,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from operator import index
 from typing import Any
+
+from msgspec import Struct
 
 from pallasc.errors import ArgumentError, DeviceError, SelectionError
 from pallasc.runtime.calls.launch import Match, Route, launch, launch_copied, load_program
@@ -49,8 +50,7 @@ from pallasc.specs.spelling import an
 # ---- availability, and a `device` argument
 
 
-@dataclass(frozen=True, slots=True)
-class Availability:
+class Availability(Struct, frozen=True):
     """Result of `kernel.available()`; true if the kernel can run.
 
     Attributes:

@@ -23,12 +23,13 @@ import re
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from pallasc.errors import ArgumentError, SelectionError, SpecError, ToolError
 from pallasc.runtime.calls.match import Rules
@@ -58,8 +59,7 @@ GROUP = "pallasc.bundles"
 SUFFIX = ".pallasc"
 
 
-@dataclass(frozen=True, slots=True)
-class BundleFile:
+class BundleFile(Struct, frozen=True):
     """A bundle that was found.
 
     Attributes:

@@ -33,9 +33,10 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import Value, label_of, plain
@@ -290,8 +291,7 @@ _EXAMPLE = 'Write it like "bf16[1024, {n}]", or "f32[]" for a scalar.'
 _LONGEST = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
+class ArraySpec(Struct, frozen=True):
     """The dtype and shape of one array argument; `str()` is the canonical notation.
 
     Attributes:

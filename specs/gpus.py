@@ -12,10 +12,10 @@ Corresponding Driver Versions" in the CUDA release notes.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
-from msgspec import ValidationError, convert
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import asdict, replace
 
 from pallasc.errors import CorruptError, Location, SpecError
 from pallasc.specs.canonical import Number, Positive
@@ -92,8 +92,7 @@ _ROWS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """A GPU model with the figures that the compiler uses.
 
     Attributes:
@@ -292,7 +291,7 @@ use them in names of files (`device_name=NVIDIA_H200.json`). The memory sizes in
 the CPU's. Max-Q editions, which have another clock, and H200 NVL are different models."""
 
 FIGURES: tuple[str, ...] = tuple(
-    field.name for field in fields(Target) if field.name not in ("name", "arch", "description")
+    name for name in Target.__struct_fields__ if name not in ("name", "arch", "description")
 )
 """The numeric fields of a target; all are positive."""
 

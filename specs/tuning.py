@@ -8,11 +8,10 @@ value that names its bucket: a power of two (`pow2`), or one of the edges listed
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from msgspec import Struct, convert, to_builtins
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location
 from pallasc.specs.canonical import Natural, Number, Scalar, Value, canonical_text, plain
@@ -51,8 +50,7 @@ class Measured(Struct, frozen=True):
         return {name: value for name, value in asdict(self).items() if value or name == "us"}
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row of a table: the parameters used for a key on one GPU model.
 
     Attributes:
@@ -72,11 +70,10 @@ class Row:
     artifact: str | None = None
     source: str = ""
     measured: Measured | None = None
-    place: Location | None = field(default=None, compare=False, repr=False)
+    place: Location | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tune:
+class Tune(Struct, frozen=True):
     """The `tune` field of a spec.
 
     Attributes:
@@ -92,14 +89,13 @@ class Tune:
 
     over: dict[str, tuple[Value, ...]]
     by: tuple[str, ...]
-    buckets: dict[str, Buckets] = field(default_factory=dict)
-    pad: dict[str, dict[str, int]] = field(default_factory=dict)
+    buckets: dict[str, Buckets] = {}
+    pad: dict[str, dict[str, int]] = {}
     default: dict[str, Scalar] | None = None
     table: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
+class Tuning(Struct, frozen=True):
     """Tuning data that a variant carries into a bundle.
 
     Attributes:
@@ -116,14 +112,14 @@ class Tuning:
 
     by: tuple[str, ...]
     over: tuple[str, ...]
-    buckets: Mapping[str, Buckets] = field(default_factory=dict)
-    pad: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    buckets: Mapping[str, Buckets] = {}
+    pad: Mapping[str, Mapping[str, int]] = {}
     is_default: bool = False
     rows: tuple[Row, ...] = ()
     rank: int = 0
-    sharing: int = field(default=0, compare=False, repr=False)
-    table: tuple[Row, ...] = field(default=(), compare=False, repr=False)
-    default: dict[str, Scalar] | None = field(default=None, compare=False, repr=False)
+    sharing: int = 0
+    table: tuple[Row, ...] = ()
+    default: dict[str, Scalar] | None = None
 
     def key_of(self, params: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Return the exact key of a point."""

@@ -23,11 +23,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.canonical import Scalar, canonical_text
@@ -210,7 +210,7 @@ def with_model(file: Results, models: Iterable[Target]) -> Results:
     if file.start.model is None:
         for model in models:
             if file.start.device in device_names(model.description):
-                return replace(file, start=msgspec.structs.replace(file.start, model=model.name))
+                return replace(file, start=replace(file.start, model=model.name))
     return file
 
 
@@ -414,7 +414,7 @@ def _kind(before: Row | None, after: Row) -> ChangeKind:
         return "added"
     if canonical_text(before.use) != canonical_text(after.use):
         return "changed"
-    return "same" if before == after else "measured"
+    return "same" if replace(before, place=after.place) == after else "measured"
 
 
 def _row_id(gpu: str, key: Key) -> str:

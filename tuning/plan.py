@@ -32,10 +32,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from pallasc.analysis.metrics import occupancy_of
 from pallasc.compiler.builds.build import build

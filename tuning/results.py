@@ -38,7 +38,6 @@ import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,8 +117,7 @@ Record = Start | Point | Times | Dropped | Done
 # ---- results, made from records
 
 
-@dataclass(slots=True)
-class PointResults:
+class PointResults(Struct):
     """The results of a point of a contest.
 
     Attributes:
@@ -140,7 +138,7 @@ class PointResults:
     failed: str = ""
     dropped: str = ""
     dropped_by: str = ""
-    times_us: dict[int, float] = field(default_factory=dict)
+    times_us: dict[int, float] = {}
 
     @property
     def median_us(self) -> float:
@@ -152,8 +150,7 @@ ContestKey = tuple[str, str]
 """The kernel, and the canonical JSON of `key` and `at`."""
 
 
-@dataclass(slots=True)
-class Contest:
+class Contest(Struct):
     """A comparison of the points of a key.
 
     Attributes:
@@ -171,10 +168,10 @@ class Contest:
 
     kernel: str
     key: tuple[Scalar, ...]
-    at: dict[str, Scalar] = field(default_factory=dict)
-    points: dict[str, PointResults] = field(default_factory=dict)
-    leaders: list[str] = field(default_factory=list)
-    rounds: list[Times] = field(default_factory=list)
+    at: dict[str, Scalar] = {}
+    points: dict[str, PointResults] = {}
+    leaders: list[str] = []
+    rounds: list[Times] = []
     spent_s: float = 0.0
     winner: str | None = None
     done: str = ""
@@ -260,8 +257,7 @@ def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) ->
     return kernel, canonical_text([key, dict(at)])
 
 
-@dataclass(slots=True)
-class Results:
+class Results(Struct):
     """The contents of a file of results.
 
     Attributes:
@@ -274,7 +270,7 @@ class Results:
 
     file: str
     start: Start
-    contests: dict[ContestKey, Contest] = field(default_factory=dict)
+    contests: dict[ContestKey, Contest] = {}
     torn: str = ""
     whole_bytes: int = 0
 

@@ -14,10 +14,11 @@ import struct
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache, lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.runtime.device.devices import current_device

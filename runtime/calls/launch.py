@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError, ToolError, UnsupportedError
 from pallasc.runtime.calls.plain import PlainSteps
@@ -240,8 +241,7 @@ class Route:
 
 
 # Not frozen, because a frozen object takes three times as long to create.
-@dataclass(slots=True)
-class Match:
+class Match(Struct):
     """A launch: a route, and arrays that it takes.
 
     Attributes:

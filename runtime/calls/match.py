@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
+
+from msgspec import Struct
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
 from pallasc.runtime.calls.launch import Match, Route
@@ -305,8 +306,7 @@ class Variants:
 
 
 # Not frozen, because creating a frozen object takes three times as long.
-@dataclass(slots=True)
-class Call:
+class Call(Struct):
     """A call as the caller wrote it.
 
     Attributes:
@@ -510,8 +510,7 @@ K = TypeVar("K", bound=Variants)
 """The class of a kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitting(Generic[K]):
+class _Fitting(Struct, Generic[K], frozen=True):
     """A form that matches the arguments, its variants with the given parameters, and the arrays."""
 
     form: K

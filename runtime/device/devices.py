@@ -7,11 +7,13 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pallasc.errors import ArgumentError, DeviceError, DriverError, OutOfMemoryError
 
@@ -262,8 +264,7 @@ def _version(bindings: Any) -> int:
 # ---- GPUs
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A GPU; memory in bytes.
 
     Attributes:

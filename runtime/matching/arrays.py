@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import current_device
@@ -104,8 +105,7 @@ NewIn = Callable[[int, int, Sequence[NewArray]], Sequence[Any]]
 """(stream, ordinal, arrays to create) -> the arrays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """Functions with which the C extension inspects and allocates arrays of a framework.
 
     Attributes:

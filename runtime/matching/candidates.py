@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
+
+from msgspec import Struct
 
 from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.artifacts.artifact import Artifact, cached_property
@@ -30,8 +31,7 @@ def array_type(
     return (dtype, tuple(shape)) if layout is None else (dtype, tuple(shape), layout)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where variants come from.
 
     Attributes:
@@ -49,8 +49,7 @@ class Origin:
         return f"{self.provider} ({self.file})" if self.provider else self.file
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Facts about a variant that are known before its artifact is read.
 
     Attributes:

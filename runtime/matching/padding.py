@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import Device, Driver, active
@@ -126,8 +125,7 @@ _DEVICE_MEMORY = 2
 """`CU_MEMORYTYPE_DEVICE`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
+class Strip(Struct, frozen=True):
     """A padded copy of an array, as rows that start with the rows of the caller's array.
 
     Attributes:
@@ -179,7 +177,7 @@ class Prepared:
         self._strips = {number: _strip(passed[number], own) for number, own in lengths.items()}
         self._inputs = len(signature.inputs)
         self._size_bytes = sum(align(strip.size_bytes) for strip in self._strips.values())
-        self.signature = replace(
+        self.signature = structs.replace(
             signature,
             outputs=tuple(_cut(own, padding.outputs) for own in signature.outputs),
             results=tuple(_cut(own, padding.outputs) for own in signature.results),

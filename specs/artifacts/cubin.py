@@ -23,8 +23,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.gpus import ARCHITECTURES, LINUX_DRIVERS, reserved_smem_bytes
@@ -54,8 +55,7 @@ _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 _Attributes = list[tuple[int, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A section; `content` is empty if the file has no bytes for it."""
 
     name: str
@@ -78,8 +78,7 @@ class Symbol(NamedTuple):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Elf:
+class Elf(Struct, frozen=True):
     """A parsed ELF file; `size` is its length in bytes, computed from its headers."""
 
     machine: int
@@ -148,8 +147,7 @@ def _text(table: bytes, start: int) -> str:
     return table[start : end if end >= 0 else len(table)].decode("utf-8", "replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """A kernel as its cubin describes it; memory in bytes, registers per thread."""
 
     name: str
@@ -160,8 +158,7 @@ class Kernel:
     barriers: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """A tool that made a cubin: its name ("ptxas"), version ("13.5.37"), and options."""
 
     name: str
@@ -169,8 +166,7 @@ class Tool:
     options: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cubin:
+class Cubin(Struct, frozen=True):
     """A parsed cubin.
 
     `sm` is 10 × major + minor (90 for sm_90a). `toolkit` is the CUDA version of the assembler

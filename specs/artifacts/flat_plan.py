@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, UnsupportedError
@@ -88,12 +88,11 @@ def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
         raise type(error)(f"{name}: {error.message}", hint=error.hint) from error
 
 
-@dataclass(slots=True)
-class _Table:
+class _Table(Struct):
     """The bytes of a table; its length is the number of entries."""
 
     row: struct.Struct
-    data: bytearray = field(default_factory=bytearray)
+    data: bytearray = bytearray()
 
     def add(self, *values: int | bytes) -> int:
         """Add an entry and return its number."""

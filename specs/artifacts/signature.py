@@ -19,10 +19,11 @@ import math
 import sys
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.specs.arrays import array_text
@@ -33,8 +34,7 @@ Source = tuple[Literal["input", "result"], int]
 """Origin of an output: the input with this number, or the memory passed for this result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """Inputs and outputs of a plan as the caller sees them.
 
     Attributes:
@@ -437,8 +437,11 @@ def static_text(value: Any) -> str:
     if isinstance(value, Mapping):
         items = sorted((static_text(key), static_text(item)) for key, item in value.items())
         return f"{{{', '.join(f'{key}: {item}' for key, item in items)}}}"
-    if is_dataclass(value) and not isinstance(value, type):
-        items_text = (f"{f.name}={static_text(getattr(value, f.name))}" for f in fields(value))
+    if hasattr(type(value), "__dataclass_fields__"):
+        import dataclasses  # the module of the value is imported, so this one is too
+
+        names = [field.name for field in dataclasses.fields(value)]
+        items_text = (f"{name}={static_text(getattr(value, name))}" for name in names)
         return f"{type(value).__name__}({', '.join(items_text)})"
     return _named(value) or _repr(value)
 

@@ -102,11 +102,12 @@ import hashlib
 import struct
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.compress import RAW, ZSTD, most_stored
@@ -181,8 +182,7 @@ class Kind(IntEnum):
     REFERENCE = 5
 
 
-@dataclass(frozen=True, slots=True)
-class BlobRow:
+class BlobRow(Struct, frozen=True):
     """A row of the blob table.
 
     Attributes:

@@ -47,7 +47,6 @@ has no times, folders, or machines, so the same sources give the same bytes:
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -86,8 +85,7 @@ class Array(NamedTuple):
         return [*self] if self.layout is not None else [*self[:-1]]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A variant in a bundle.
 
     Attributes:
@@ -116,7 +114,7 @@ class Entry:
     minimum_driver: Mapping[str, str]
     record: int
     blobs: tuple[int | None, ...]
-    digest_of: Callable[[int], str] = field(repr=False, compare=False)
+    digest_of: Callable[[int], str]
     vmap: str | None = None
     lines: int | None = None
     tuning: Tuning | None = None
@@ -147,8 +145,7 @@ class Entry:
         return [number for number in named if number is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """A variant to put into a bundle.
 
     Attributes:

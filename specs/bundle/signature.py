@@ -19,9 +19,10 @@ import base64
 import os
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from pallasc.errors import CorruptError, Location, SpecError, ToolError
 from pallasc.specs.canonical import digest
@@ -46,8 +47,7 @@ _PREFIX = "ed25519:"
 _KEY_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class PublicKey:
+class PublicKey(Struct, frozen=True):
     """A key to check signatures with; `comment` is for people."""
 
     data: bytes

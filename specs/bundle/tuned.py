@@ -21,10 +21,10 @@ History:
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from msgspec import convert, structs, to_builtins
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import Entry

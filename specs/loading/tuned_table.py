@@ -44,8 +44,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import Scalar, plain, typed

@@ -1,11 +1,11 @@
 """Entries and provenance: what they say comes back; entries are found by their keys."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import (

@@ -1,10 +1,10 @@
 """Reading parts: bounded, checked, and only what was asked for."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from made_bundles import make_items
+from msgspec.structs import replace
 from taken_apart import Parts
 
 from pallasc.errors import CorruptError

@@ -2,11 +2,11 @@
 
 import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from made_bundles import make_artifact, make_items
+from msgspec.structs import replace
 from taken_apart import Parts
 
 from pallasc.errors import CorruptError, SpecError

@@ -2,13 +2,13 @@
 
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_bundles import make_artifact, make_items
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact

@@ -2,11 +2,11 @@
 
 import os
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from commands import output_of
+from msgspec.structs import replace
 
 from pallasc.compiler.lowering.jax_versions import target_config
 from pallasc.specs.gpus import DEFAULT_MODELS, resolve_target

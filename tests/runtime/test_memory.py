@@ -1,10 +1,10 @@
 """Memory of our own: with pools and without."""
 
-from dataclasses import replace
 from typing import Any
 
 import made
 import pytest
+from msgspec.structs import replace
 
 from pallasc.errors import DeviceError, DriverError
 from pallasc.runtime.device.devices import Device, get_device

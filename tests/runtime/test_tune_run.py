@@ -5,7 +5,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 import tuned_jobs
 from consoles import fits
 from json_outputs import check_output
+from msgspec.structs import replace
 from processes import captured
 from tuned_jobs import point_id
 

@@ -1,9 +1,9 @@
 """Targets and models."""
 
-from dataclasses import replace
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs import gpus

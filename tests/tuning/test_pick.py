@@ -1,12 +1,12 @@
 """What results decide: which rows a table has, and what is refused."""
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from made_results import H100, TUNE, all_ids, made_digest, made_lines, made_results, point_id
 from msgspec import structs
+from msgspec.structs import replace
 
 from pallasc.errors import CorruptError, PallascError, SpecError
 from pallasc.specs.gpus import resolve_target

@@ -3,8 +3,9 @@
 import random
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.manifest import Item

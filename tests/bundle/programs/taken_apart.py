@@ -6,9 +6,11 @@ That is what somebody does who means harm: no digest stops him, only the checks 
 import json
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
+
+from msgspec.structs import replace
 
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import RAW, compress, store
