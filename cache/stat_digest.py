@@ -36,6 +36,8 @@ YOUNG_NS = 2_000_000_000
 MAX_FILES = 100_000
 PLACE = "stat/digests"
 _ATTEMPTS = 4
+_NICENESS = 10
+"""Of all threads but one, so that a compiling process that is starting gets the processor."""
 _MOST_THREADS = 8
 """With more threads, memory and reading are the bottleneck, not hashing."""
 _NAME = format.sha256(b"pallasc file digests")
@@ -120,8 +122,8 @@ class FileDigests:
         waiting = sorted({str(path) for path in paths} - known, key=_size)  # largest first
         number = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
         workers = [
-            threading.Thread(target=self._hash_all, args=(waiting,), daemon=True)
-            for _ in range(number)
+            threading.Thread(target=self._hash_all, args=(waiting, niceness), daemon=True)
+            for niceness in (0, *[_NICENESS] * (number - 1))
         ]
         try:
             for worker in workers:
@@ -131,7 +133,8 @@ class FileDigests:
         finally:
             waiting.clear()  # an interrupt ends the threads after their current file
 
-    def _hash_all(self, waiting: list[str]) -> None:
+    def _hash_all(self, waiting: list[str], niceness: int) -> None:
+        os.nice(niceness)  # in Linux, of this thread
         while waiting:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 self._hash(waiting.pop())
