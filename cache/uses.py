@@ -93,16 +93,20 @@ class Session:
             seconds: its compile time, if known.
         """
         self._hold(format.check_name(action_key))
-        self._count(Totals(hits=1, saved_s=seconds))
+        totals = self._counts()
+        totals.hits += 1
+        totals.saved_s += seconds
 
     def miss(self) -> None:
         """Count a miss."""
-        self._count(Totals(misses=1))
+        self._counts().misses += 1
 
     def made(self, action_key: str, *, seconds: float) -> None:
         """Count an artifact that was compiled and published; it is held until the session ends."""
         self._hold(format.check_name(action_key))
-        self._count(Totals(made=1, spent_s=seconds))
+        totals = self._counts()
+        totals.made += 1
+        totals.spent_s += seconds
 
     def close(self) -> None:
         """Publish the counts and release the lease."""
@@ -116,9 +120,10 @@ class Session:
             with contextlib.suppress(OSError):
                 folders.unlink(lease)
 
-    def _count(self, totals: Totals) -> None:
-        totals.since = self._now_s()
-        self._totals.add(totals)
+    def _counts(self) -> Totals:
+        """Return the counts to add to; the first call notes the time."""
+        self._totals.since = self._totals.since or self._now_s()
+        return self._totals
 
     def _hold(self, key: str) -> None:
         folders, packed = self._store.folders, self._store.packed
