@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import structs, to_builtins
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from pallasc.cli import bundle_verify
 from pallasc.cli.arguments import options
@@ -166,7 +166,7 @@ def _copied(
         if not entries:
             continue
         copies = bundle.items(entries)
-        items += copies if keep_lines else (structs.replace(item, lines=None) for item in copies)
+        items += copies if keep_lines else (replace(item, lines=None) for item in copies)
         origins += [origin for origin in bundle.provenance if origin not in origins]
     return bundling.Copied(items, origins)
 
@@ -218,7 +218,7 @@ def _selected(
         variants = select(selection.variants, expression)
     except SpecError:
         return None
-    return structs.replace(selection, variants=tuple(variants))
+    return replace(selection, variants=tuple(variants))
 
 
 def _finder(work: Work, say: Callable[[str], None]) -> bundling.FindLines:

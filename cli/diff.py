@@ -235,7 +235,7 @@ class Opener:
         from pallasc.specs.spec import Budget
 
         selection = self._selection(expression)
-        work = replace(self.work, specs=tuple(paths), selection=selection)
+        work = structs.replace(self.work, specs=tuple(paths), selection=selection)
         with work.progress() as progress:
             selected = work.select(progress).variants
             variants = [structs.replace(variant, budget=Budget()) for variant in selected]

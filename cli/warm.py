@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -206,7 +205,7 @@ def _lowered_now(work: Work) -> dict[str, tuple[str, bytes] | str]:
     from pallasc.compiler.builds.programs import build_programs
     from pallasc.compiler.programs.cache_folder import program_output
 
-    work = dataclasses.replace(work, quiet=True)
+    work = replace(work, quiet=True)
     with work.progress() as progress:
         variants = work.select(progress, keep_going=True, programs=True).variants
         report = build_programs(

@@ -7,7 +7,6 @@ never stored.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -124,7 +123,7 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         arch = "sm_" + self.capability.replace(".", "")
         archs = (name for name in DEFAULT_MODELS if name.rstrip("a") == arch)
         model = next(known, None) or resolve_target(next(archs, arch))
-        return dataclasses.replace(model, name=name)
+        return replace(model, name=name)
 
 
 Axes = str | tuple[str, ...] | None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from msgspec import Struct
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.options import Selection, file_option, read_by, together
@@ -317,8 +317,7 @@ def read_existing_lock(path: Path) -> Lock:
     return lock
 
 
-@dataclass
-class Work:
+class Work(Struct, dict=True):
     """Specs that a command reads, and options for building their variants.
 
     Attributes:
@@ -333,9 +332,9 @@ class Work:
     how: Options
     store_root: Path | None
     specs: tuple[str, ...] = ()
-    selection: Selection = field(default_factory=Selection)
+    selection: Selection = Selection()
     quiet: bool = False
-    errors: list[SpecError] = field(default_factory=list)
+    errors: list[SpecError] = []
 
     @cached_property
     def store(self) -> Store:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest
@@ -44,8 +44,7 @@ FindLines = Callable[[Sequence[VariantResult]], Sequence[bytes]]
 """Returns the record of source lines of each result (`specs/artifacts/source_lines.py`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BundleOptions:
+class BundleOptions(Struct, frozen=True):
     """Options for making bundles.
 
     Attributes:
@@ -74,8 +73,7 @@ class BundleOptions:
     build: Options = DEFAULTS
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenBundle:
+class WrittenBundle(Struct, frozen=True):
     """A bundle that was written.
 
     Attributes:
@@ -93,8 +91,7 @@ class WrittenBundle:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class BundleResult:
+class BundleResult(Struct, frozen=True):
     """The result of `make_bundle`.
 
     Attributes:
@@ -421,8 +418,7 @@ _TIMEOUT_S = 60
 _OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "--literal-pathspecs")
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Struct, frozen=True):
     """A working tree of git.
 
     Attributes:
