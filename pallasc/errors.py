@@ -6,12 +6,13 @@ that users see; a traceback is printed only with `--traceback`.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from dataclasses import dataclass
 
 _HEAD_CHARACTERS, _TAIL_CHARACTERS = 4_000, 2_000
 
 
-class Location(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Location:
     """A position in a file: 1-based `line` and `column`; 0 means unknown."""
 
     file: str

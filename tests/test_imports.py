@@ -39,7 +39,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "reports": {"jinja2", "markupsafe"},
     "tuning": {"msgspec"},
     "runtime": {"cuda", "msgspec"},
-    "adapters": {*MODULES, "ml_dtypes"},
+    "adapters": {*MODULES, "ml_dtypes", "msgspec"},
     "cli": {"click", "msgspec", "rich"},
     "hooks": {"hatchling", "setuptools"},
 }
