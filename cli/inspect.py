@@ -19,7 +19,7 @@ from pallasc.cli.arguments.command import Command
 from pallasc.cli.output import artifact_text, source_text
 from pallasc.cli.output.source_text import FoundLines
 from pallasc.cli.output.text import count, echo, fields, json_text, write_text
-from pallasc.errors import PallascError
+from pallasc.errors import PallascError, SpecError
 from pallasc.specs.spelling import printable
 
 if TYPE_CHECKING:
@@ -163,7 +163,13 @@ def _extract(bundles: Sequence[Path], folder: Path, selection: options.Selection
 
     with ExitStack() as stack:
         opened = [stack.enter_context(open_bundle(file)) for file in bundles]
-        for bundle, entries in zip(opened, selected_in_any(opened, selection), strict=True):
+        chosen = selected_in_any(opened, selection)
+        for name, times in Counter(entry.id for entries in chosen for entry in entries).items():
+            if times > 1:
+                raise SpecError(
+                    f"{name} is in {times} of these bundles.", hint="Unpack one bundle at a time."
+                )
+        for bundle, entries in zip(opened, chosen, strict=True):
             if entries:
                 _unpack(bundle, entries, folder)
     return 0

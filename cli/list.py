@@ -73,7 +73,7 @@ def list_bundles(files: Sequence[Path], selection: options.Selection, *, as_json
         bundles = [stack.enter_context(open_bundle(file)) for file in files]
         chosen = selected_in_any(bundles, selection)
         for file, bundle, entries in zip(files, bundles, chosen, strict=True):
-            for entry in sorted(entries, key=_order):
+            for entry in entries:
                 listed.append({"bundle": str(file), **entry_json(bundle, entry)})
                 size = f"{stored_bytes(bundle, entry):,}"
                 rows.append([entry.id, entry.arch, size, entry.digest[:12], _used_for(entry)])
@@ -97,15 +97,6 @@ def _used_for(entry: Entry) -> str:
     gpus = Counter(row.gpu for row in tuning.rows)
     uses = [f"{count(number, 'row')} for {gpu}" for gpu, number in sorted(gpus.items())]
     return ", ".join([*uses, *(["default"] if tuning.is_default else [])])
-
-
-def _order(entry: Entry) -> tuple[object, ...]:
-    """Return a sort key: parameters that are numbers sort by value, before other values."""
-    params = [
-        (name, 0, value, "") if isinstance(value, int | float) else (name, 1, 0, str(value))
-        for name, value in entry.params
-    ]
-    return entry.name, entry.target, params
 
 
 def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:

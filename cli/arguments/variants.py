@@ -230,7 +230,7 @@ def selected_entries(bundle: Bundle, selection: Selection) -> list[Entry]:
 
 
 def selected_in_any(bundles: Sequence[Bundle], selection: Selection) -> list[list[Entry]]:
-    """Return the selected entries of each bundle; a bundle without any is no error.
+    """Return the selected entries of each bundle, sorted; a bundle without any is no error.
 
     Raises:
         SpecError: no bundle has a selected entry.
@@ -239,13 +239,22 @@ def selected_in_any(bundles: Sequence[Bundle], selection: Selection) -> list[lis
     errors = []
     for bundle in bundles:
         try:
-            found.append(selected_entries(bundle, selection))
+            found.append(sorted(selected_entries(bundle, selection), key=_order))
         except SpecError as error:
             found.append([])
             errors.append(error)
     if errors and len(errors) == len(bundles):
         raise errors[0]
     return found
+
+
+def _order(entry: Entry) -> tuple[object, ...]:
+    """Return a sort key: parameters that are numbers sort by value, before other values."""
+    params = [
+        (name, 0, value, "") if isinstance(value, int | float) else (name, 1, 0, str(value))
+        for name, value in entry.params
+    ]
+    return entry.name, entry.target, params
 
 
 def _selectable(entry: Entry) -> Selectable:

@@ -64,7 +64,9 @@ def test_the_summary_of_a_bundle_comes_before_its_variants(run: Any, bundle: Pat
     assert data["provenance"][0]["commit"] == "c0ffee" * 6
 
 
-def test_each_of_several_bundles_comes_before_its_variants(run: Any, bundle: Path) -> None:
+def test_each_of_several_bundles_comes_before_its_variants(
+    run: Any, bundle: Path, tmp_path: Path
+) -> None:
     other = _write(bundle.with_name("other.pallasc"), make_items(1))
     parts = run("inspect", other, bundle, "-k", "m=16", "--target", "h100-sxm").out.split("\n\n")
     firsts = [part.splitlines()[0].removeprefix("bundle         ") for part in parts]
@@ -76,6 +78,10 @@ def test_each_of_several_bundles_comes_before_its_variants(run: Any, bundle: Pat
     unpacked = run("inspect", other, bundle, "-k", "norm and m=16", "--output", f"{shown}/")
     assert unpacked.code == 0
     assert {path.name.split("[")[0] for path in shown.iterdir()} == {"norm"}
+    twice = run("inspect", other, bundle, "-k", "m=16", "--output", f"{tmp_path}/more/")
+    assert (twice.code, twice.out) == (2, "")
+    assert f"{scale} is in 2 of these bundles." in twice.err
+    assert not (tmp_path / "more").exists()
 
 
 def test_a_variant_of_a_bundle_is_shown(run: Any, bundle: Path) -> None:
