@@ -13,11 +13,11 @@ Corresponding Driver Versions" in the CUDA release notes.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import ValidationError, convert
+from msgspec import Meta
 
-from pallasc.errors import CorruptError, Location, SpecError
+from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import Number, Positive
 from pallasc.specs.spelling import one_of, suggestion
 
@@ -113,7 +113,7 @@ class Target:
     """
 
     name: str
-    arch: str
+    arch: Annotated[str, Meta(pattern=rf"\A{ARCH.pattern}\Z")]
     sm_count: Positive
     smem_optin_bytes: Positive
     smem_per_sm_bytes: Positive
@@ -166,21 +166,6 @@ class Target:
             "features": sorted(row.features),
             "linux_drivers": [[*api, LINUX_DRIVERS[api]] for api in sorted(drivers)],
         }
-
-
-def target_of_record(record: Mapping[str, object]) -> Target:
-    """Return the model that a record was compiled for.
-
-    Raises:
-        CorruptError: a field is missing or has the wrong type.
-    """
-    try:
-        target = convert(record, Target)
-    except ValidationError as error:
-        raise CorruptError(f"the artifact's target is damaged: {error}") from error
-    if ARCH.fullmatch(str(record["arch"])) is None:
-        raise CorruptError(f"the artifact's target has arch {str(record['arch'])[:80]!r}")
-    return target
 
 
 def _parts(arch: str) -> re.Match[str]:

@@ -175,7 +175,7 @@ def _library(driver: Driver, artifact: Artifact, digest: str, what: str) -> tupl
         with outside_captures(driver):
             handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
         libraries[digest] = parse_cubin(data), handle
-    libraries[digest][0].check_arch(str(artifact.target.get("arch")))
+    libraries[digest][0].check_arch(artifact.target.arch)
     return libraries[digest]
 
 

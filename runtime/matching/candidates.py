@@ -117,8 +117,7 @@ class Candidate:
         target, plan = self.artifact.target, self.artifact.plan
         driver = self.artifact.record.get("minimum_driver")
         driver = driver if isinstance(driver, Mapping) else None
-        arch = str(target.get("arch"))
-        return Facts(str(target["name"]), arch, driver, plan.inputs, plan.outputs)
+        return Facts(target.name, target.arch, driver, plan.inputs, plan.outputs)
 
     @property
     def target(self) -> str:

@@ -38,7 +38,7 @@ from msgspec import Struct, ValidationError, convert
 
 from pallasc.errors import BudgetError, CorruptError
 from pallasc.specs.canonical import Natural, Positive, StrictStruct, canonical_json, digest
-from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
+from pallasc.specs.gpus import ARCHITECTURES, MOST_BLOCKS_PER_SM, Target
 
 if TYPE_CHECKING:
     from functools import cached_property as cached_property
@@ -80,7 +80,7 @@ class ArtifactRecord(TypedDict):
     """JSON of an artifact, with the types that `Artifact` checks."""
 
     schema: int
-    target: Mapping[str, str | int | float]
+    target: Mapping[str, Any]
     toolchain: Mapping[str, Any]
     minimum_driver: NotRequired[Mapping[str, str]]
     plan: Mapping[str, Any]
@@ -172,10 +172,10 @@ class Artifact:
         self.find_source_lines: Callable[[], SourceLines | None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
+        return f"<Artifact {self.digest[:12]} for {self.target.name}>"
 
     def defer(self, load: Callable[[], Mapping[str, object]], digest: str) -> None:
-        """Drop the record from memory; kernels, sizes, and digest stay.
+        """Drop the record from memory; kernels, resources, and digest stay.
 
         Args:
             load: loads the record again when it is needed.
@@ -187,7 +187,7 @@ class Artifact:
         self.__dict__["digest"] = digest
         _ = self.kernels, self.cubin_bytes  # cached
         with contextlib.suppress(CorruptError):  # raised again when they are needed
-            _ = self.launch_sizes
+            _ = self.resources
         self._record, self._load = None, load
 
     @property
@@ -260,10 +260,19 @@ class Artifact:
         """
         return None if self.find_source_lines is None else self.find_source_lines()
 
-    @property
-    def target(self) -> Mapping[str, str | int | float]:
+    @cached_property
+    def target(self) -> Target:
         """The model that it was compiled for."""
-        return self.record["target"]
+        return convert(self.record["target"], Target)
+
+    @cached_property
+    def resources(self) -> "Resources":
+        """Its resources.
+
+        Raises:
+            CorruptError: the record's plan, kernels, or target is damaged.
+        """
+        return Resources(*(_worst(self, field)[1] for field in Resources._fields))
 
     @property
     def toolchain(self) -> Mapping[str, Any]:
@@ -336,10 +345,9 @@ def _checked(record: Any) -> ArtifactRecord:
         raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
     try:
         convert(record, ArtifactRecord)
+        convert(record["target"], Target)
     except ValidationError as error:
         raise CorruptError(f"the artifact's record is damaged: {error}") from error
-    if type(record["target"].get("name")) is not str:
-        raise CorruptError("the artifact's target has no name")
     return cast(ArtifactRecord, record)
 
 
@@ -441,7 +449,7 @@ _RESERVED_SMEM_BYTES = 1024
 
 
 def blocks_by_limit(
-    launch: "Launch | LaunchSize", kernel: KernelResources, target: Mapping[str, Any]
+    launch: "Launch | LaunchSize", kernel: KernelResources, target: Target
 ) -> dict[str, int]:
     """Return how many blocks of a launch each resource of a multiprocessor allows.
 
@@ -452,42 +460,20 @@ def blocks_by_limit(
         launch: the launch.
         kernel: resources of its kernel.
         target: the model. An unknown architecture gets the highest limit on blocks.
-
-    Raises:
-        CorruptError: the target lacks a figure.
     """
     smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes + _RESERVED_SMEM_BYTES
-    match = ARCH.fullmatch(str(target.get("arch")))
-    row = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
+    row = ARCHITECTURES.get((target.major, target.minor))
     warps = warps_of_block(launch)
     return {
         "registers": _warps_with_registers(kernel) // warps,
-        "shared memory": model_figure(target, "smem_per_sm_bytes") // smem,
-        "threads": model_figure(target, "threads_per_sm") // (_WARP_THREADS * warps),
+        "shared memory": target.smem_per_sm_bytes // smem,
+        "threads": target.threads_per_sm // (_WARP_THREADS * warps),
         "blocks": row.blocks_per_sm if row else MOST_BLOCKS_PER_SM,
     }
 
 
-def model_figure(target: Mapping[str, Any], name: str) -> int:
-    """Return a figure of the model in an artifact's record, such as `sm_count`.
-
-    Raises:
-        CorruptError: the figure is missing or malformed.
-    """
-    figure = target.get(name)
-    if type(figure) is not int or figure < 0:
-        raise CorruptError(f"the artifact's target gives {figure!r} as its {name}")
-    return figure
-
-
-def blocks_per_sm(
-    launch: "Launch | LaunchSize", kernel: KernelResources, target: Mapping[str, Any]
-) -> int:
-    """Return the number of blocks of a launch that one multiprocessor holds.
-
-    Raises:
-        CorruptError: the target lacks a figure.
-    """
+def blocks_per_sm(launch: "Launch | LaunchSize", kernel: KernelResources, target: Target) -> int:
+    """Return the number of blocks of a launch that one multiprocessor holds."""
     return max(1, min(blocks_by_limit(launch, kernel, target).values()))
 
 
@@ -499,22 +485,6 @@ def warps_of_block(launch: "Launch | LaunchSize") -> int:
 def _warps_with_registers(kernel: KernelResources) -> int:
     units = -(-max(kernel.registers, 1) * _WARP_THREADS // _REGISTER_UNIT)
     return REGISTERS_PER_SM // (units * _REGISTER_UNIT) // _WARP_UNIT * _WARP_UNIT
-
-
-_Figures = Mapping[str, Any]
-
-
-def resources_of(artifact: Artifact, target: _Figures | None = None) -> Resources:
-    """Return the resources of an artifact.
-
-    Args:
-        artifact: the artifact.
-        target: the figures of its model; None to read them from the record.
-
-    Raises:
-        CorruptError: the artifact's plan or target is damaged.
-    """
-    return Resources(*(_worst(artifact, field, target)[1] for field in Resources._fields))
 
 
 def check_budget(
@@ -558,17 +528,15 @@ def check_budget(
     )
 
 
-def _worst(
-    artifact: Artifact, field: str, target: _Figures | None = None
-) -> tuple[str, int | None]:
+def _worst(artifact: Artifact, field: str) -> tuple[str, int | None]:
     """Return the most demanding kernel for a resource and its number, None if unknown."""
     if field == "cubin_bytes":
         return "", artifact.cubin_bytes
     if field == "occupancy":
-        figures = artifact.target if target is None else target
+        model, launches = artifact.target, artifact.launch_sizes
         warps = [
-            (blocks_per_sm(each, artifact.kernel_of(each), figures) * warps_of_block(each), each)
-            for each in artifact.launch_sizes
+            (blocks_per_sm(each, artifact.kernel_of(each), model) * warps_of_block(each), each)
+            for each in launches
         ]
         number, launch = min(warps, key=lambda pair: pair[0], default=(None, None))
         return launch.kernel if launch else "", number

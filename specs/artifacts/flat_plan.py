@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, UnsupportedError
 from pallasc.specs.arrays import parse_dtype
-from pallasc.specs.artifacts.artifact import Artifact, blocks_per_sm, model_figure
+from pallasc.specs.artifacts.artifact import Artifact, blocks_per_sm
 from pallasc.specs.artifacts.cubin import Cubin, api_version, parse_cubin
 from pallasc.specs.artifacts.plan import (
     DTYPES,
@@ -166,10 +166,10 @@ class _Writer:
         package = minimum.get("linux") if driver else None
         self._tables["facts"].add(
             self._string(self._name),
-            self._string(str(target.get("arch"))),
+            self._string(target.arch),
             driver,
             self._string(package) if package else _NONE,
-            model_figure(target, "sm_count"),
+            target.sm_count,
             len(self._plan.inputs),
             bytes.fromhex(artifact.digest),
         )
@@ -283,7 +283,7 @@ class _Writer:
     def _cubin(self, digest: str) -> tuple[int, Cubin]:
         if digest not in self._cubins:
             cubin = parse_cubin(self._artifact.blob(digest))
-            cubin.check_arch(str(self._artifact.target.get("arch")))
+            cubin.check_arch(self._artifact.target.arch)
             toolkit = package = _NONE
             if cubin.toolkit:
                 toolkit = self._string(cubin.toolkit)

@@ -94,11 +94,11 @@ def memory() -> Memory:
 def use_model(driver: control.Standin, artifact: Artifact) -> None:
     """Let the device be the model that an artifact was compiled for."""
     target = artifact.target
-    arch = str(target["arch"]).removeprefix("sm_").rstrip("af")
+    arch = target.arch.removeprefix("sm_").rstrip("af")
     device = control.Device(
         f"{arch[:-1]}.{arch[-1]}",
-        sms=int(target["sm_count"]),
-        smem_optin_bytes=int(target["smem_optin_bytes"]),
+        sms=target.sm_count,
+        smem_optin_bytes=target.smem_optin_bytes,
     )
     driver.devices(device)
 
