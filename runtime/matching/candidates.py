@@ -10,8 +10,7 @@ from weakref import WeakValueDictionary
 
 from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.artifacts.artifact import Artifact, cached_property
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.canonical import Scalar, canonical_json, variant_id
 from pallasc.specs.tuning import Tuning
@@ -102,14 +101,10 @@ class Candidate:
         """The compiled artifact."""
         raise NotImplementedError
 
-    @cached_property
-    def signature(self) -> Signature:
-        """Its signature, read from its artifact.
-
-        Raises:
-            CorruptError: as for `Signature.of`.
-        """
-        return Signature.of(self.artifact.plan)
+    @property
+    def signature(self) -> LaunchPlan:
+        """The launch plan of its artifact, which has its signature."""
+        return self.artifact.plan
 
     @cached_property
     def facts(self) -> Facts:
@@ -151,10 +146,11 @@ class Candidate:
     @cached_property
     def kind(self) -> object:
         """Key of variants with equal signatures, which can share a route; reads the artifact."""
-        signature = self.signature
-        outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
-        trees = canonical_json([signature.input_tree, signature.output_tree])
-        return self.arrays, outputs, signature.sources, signature.alignments, trees
+        plan = self.artifact.plan
+        outputs = tuple((output.dtype, output.shape) for output in plan.outputs)
+        trees = canonical_json([plan.input_tree, plan.output_tree])
+        alignments = tuple(plan.buffers[array.buffer].alignment for array in plan.passed)
+        return self.arrays, outputs, plan.sources, alignments, trees
 
 
 def by_arrays(candidates: Iterable[Candidate]) -> dict[tuple[ArrayType, ...], list[Candidate]]:

@@ -58,6 +58,7 @@ class Section:
     """A section; `content` is empty if the file has no bytes for it."""
 
     name: str
+    kind: int
     size: int
     content: bytes
 
@@ -127,7 +128,7 @@ def parse_elf(data: bytes) -> Elf:
     if rows and names >= len(rows):
         raise CorruptError(f"an ELF file with {len(rows)} sections has its names in {names}")
     labels = _content(data, rows[names]) if rows else b""
-    sections = tuple(Section(_text(labels, row[0]), row[5], _content(data, row)) for row in rows)
+    sections = tuple(Section(_text(labels, row[0]), row[1], row[5], _content(data, row)) for row in rows)
     return Elf(machine, data[8], flags, sections, size)
 
 

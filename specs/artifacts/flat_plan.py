@@ -30,13 +30,13 @@ from pallasc.specs.artifacts.plan import (
     Bytes,
     Fill,
     Launch,
+    LaunchPlan,
     Parameter,
     Pointer,
     Step,
     TensorMap,
     kind_of,
 )
-from pallasc.specs.artifacts.signature import Signature
 
 _MAGIC = b"PALLASC\n"
 _NONE = 0xFFFFFFFF
@@ -131,7 +131,7 @@ class _Writer:
         self._add_facts()
         for number, buffer in enumerate(plan.buffers):
             self._add_buffer(number, buffer)
-        self._add_arrays(Signature.of(plan))
+        self._add_arrays(plan)
         for step in plan.steps:
             self._add_step(step)
         return self._block()
@@ -199,14 +199,14 @@ class _Writer:
             )
         return self._blobs[digest]
 
-    def _add_arrays(self, signature: Signature) -> None:
-        for number, binding in enumerate(signature.inputs):
-            updated = _UPDATED if number in signature.updated else 0
+    def _add_arrays(self, plan: LaunchPlan) -> None:
+        for number, binding in enumerate(plan.inputs):
+            updated = _UPDATED if number in plan.updated else 0
             self._add_array("arrays", binding, number, _INPUT | updated)
-        for number, binding in enumerate(signature.results, len(signature.inputs)):
+        for number, binding in enumerate(plan.results, len(plan.inputs)):
             self._add_array("arrays", binding, number, _RESULT)
-        for binding, (kind, number) in zip(signature.outputs, signature.sources, strict=True):
-            place = number + (len(signature.inputs) if kind == "result" else 0)
+        for binding, (kind, number) in zip(plan.outputs, plan.sources, strict=True):
+            place = number + (len(plan.inputs) if kind == "result" else 0)
             self._add_array("outputs", binding, place, 0)
 
     def _add_array(self, table: str, binding: Binding, place: int, flags: int) -> None:

@@ -31,6 +31,7 @@ from msgspec import Struct, convert, field
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
+from pallasc.specs.artifacts.artifact import cached_property
 from pallasc.specs.canonical import Positive, StrictStruct
 
 Dim3 = tuple[Positive, Positive, Positive]
@@ -347,7 +348,11 @@ def kind_of(step: Step) -> str:
     return type(step).__name__.lower()
 
 
-class LaunchPlan(Struct, frozen=True, omit_defaults=True):
+Source = tuple[Literal["input", "result"], int]
+"""Origin of an output: the input with this number, or the memory passed for this result."""
+
+
+class LaunchPlan(Struct, frozen=True, omit_defaults=True, dict=True):
     """Buffers, signature, and steps of a compiled function.
 
     `input_tree` and `output_tree` are pytrees as JSON: a list or object whose leaves are indices
@@ -365,6 +370,34 @@ class LaunchPlan(Struct, frozen=True, omit_defaults=True):
     output_tree: Any
     mesh: tuple[tuple[str, Positive], ...] = ()
     parameters: tuple[str, ...] = ()
+
+    @cached_property
+    def results(self) -> tuple[Binding, ...]:
+        """The arrays that need memory: outputs that are neither an input nor another output."""
+        found: dict[int, Binding] = {}
+        for output in self.outputs:
+            found.setdefault(output.buffer, output)
+        for array in self.inputs:
+            found.pop(array.buffer, None)
+        return tuple(found.values())
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The origin of each output."""
+        origins: dict[int, Source] = {}
+        origins |= {array.buffer: ("result", n) for n, array in enumerate(self.results)}
+        origins |= {array.buffer: ("input", n) for n, array in enumerate(self.inputs)}
+        return tuple(origins[output.buffer] for output in self.outputs)
+
+    @cached_property
+    def updated(self) -> tuple[int, ...]:
+        """Numbers of the inputs that are updated in place."""
+        return tuple(sorted({number for source, number in self.sources if source == "input"}))
+
+    @cached_property
+    def passed(self) -> tuple[Binding, ...]:
+        """Inputs, then results: all arrays that have an address."""
+        return (*self.inputs, *self.results)
 
     @property
     def device_count(self) -> int:
@@ -454,6 +487,7 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
                 f"which is not a value of {step.width} bytes, repeated"
             )
     yield from _broken_signature(plan)
+    yield from _broken_buffers(plan)
 
 
 def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
@@ -477,6 +511,21 @@ def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
                 are_ranks = all(MULTICAST <= peer < devices for peer in peers or ())
                 if peers is not None and (len(peers) != devices or not are_ranks):
                     yield f"a tensor map of {launch.kernel} names peers {peers}"
+
+
+def _broken_buffers(plan: LaunchPlan) -> Iterator[str]:
+    owned = {array.buffer for array in plan.passed}
+    for array in plan.passed:
+        buffer = plan.buffers[array.buffer]
+        if buffer.role not in ("input", "output"):
+            yield f"array {array.path} is in a {buffer.role} buffer"
+        if buffer.size > array.size_bytes:
+            yield f"array {array.path} has {array.size_bytes} bytes, and its buffer {buffer.size}"
+        if buffer.alignment < 1:
+            yield f"array {array.path} is aligned to {buffer.alignment} bytes"
+    for number, buffer in enumerate(plan.buffers):
+        if buffer.role in ("input", "output") and number not in owned and buffer.size:
+            yield f"nobody provides {buffer.role} buffer {number}"
 
 
 def _broken_signature(plan: LaunchPlan) -> Iterator[str]:

@@ -19,141 +19,55 @@ import math
 import sys
 from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.specs.arrays import array_text
-from pallasc.specs.artifacts.plan import Binding, LaunchPlan, tree_leaves
+from pallasc.specs.artifacts.plan import LaunchPlan, tree_leaves
 from pallasc.specs.spelling import an, suggestion
 
-Source = tuple[Literal["input", "result"], int]
-"""Origin of an output: the input with this number, or the memory passed for this result."""
 
+def check_addresses(plan: LaunchPlan, name: str, pointers: Sequence[int]) -> None:
+    """Check addresses, alignment, and overlap of the arrays.
 
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """Inputs and outputs of a plan as the caller sees them.
-
-    Attributes:
-        inputs: the arrays that the caller passes, in order.
-        outputs: the arrays that the caller gets.
-        sources: origin of each output: an input, or an entry of `results`.
-        results: the arrays that need memory: outputs that are neither an input nor another output.
-        updated: numbers of the inputs that are updated in place.
-        buffers: numbers of the buffers of inputs and results, in that order.
-        alignments, sizes_bytes: required alignment and size of each buffer, in bytes.
-        input_tree, output_tree, parameters: as in the plan.
+    Raises:
+        ArgumentError: an array has no address, is misaligned, or overlaps another one.
     """
-
-    inputs: tuple[Binding, ...]
-    outputs: tuple[Binding, ...]
-    sources: tuple[Source, ...]
-    results: tuple[Binding, ...]
-    updated: tuple[int, ...]
-    buffers: tuple[int, ...]
-    alignments: tuple[int, ...]
-    sizes_bytes: tuple[int, ...]
-    input_tree: Any
-    output_tree: Any
-    parameters: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, plan: LaunchPlan) -> Signature:
-        """Return the signature of a plan.
-
-        Raises:
-            CorruptError: an array is smaller than its buffer, or the origin of an output is
-                unknown.
-        """
-        inputs = {binding.buffer: number for number, binding in enumerate(plan.inputs)}
-        results: dict[int, Binding] = {}
-        sources: list[Source] = []
-        for output in plan.outputs:
-            if output.buffer in inputs:
-                sources.append(("input", inputs[output.buffer]))
-            else:
-                results.setdefault(output.buffer, output)
-                sources.append(("result", list(results).index(output.buffer)))
-        passed = (*plan.inputs, *results.values())
-        _check_buffers(plan, passed)
-        return cls(
-            plan.inputs,
-            plan.outputs,
-            tuple(sources),
-            tuple(results.values()),
-            tuple(sorted({number for source, number in sources if source == "input"})),
-            tuple(binding.buffer for binding in passed),
-            tuple(plan.buffers[binding.buffer].alignment for binding in passed),
-            tuple(binding.size_bytes for binding in passed),
-            plan.input_tree,
-            plan.output_tree,
-            plan.parameters,
-        )
-
-    @property
-    def passed(self) -> tuple[Binding, ...]:
-        """Inputs, then results: all arrays that have an address."""
-        return (*self.inputs, *self.results)
-
-    def check_addresses(self, name: str, pointers: Sequence[int]) -> None:
-        """Check addresses, alignment, and overlap of the arrays.
-
-        Raises:
-            ArgumentError: an array has no address, is misaligned, or overlaps another one.
-        """
-        sizes = self.sizes_bytes
-        rows = zip(self.passed, pointers, self.alignments, sizes, strict=True)
-        for binding, pointer, alignment, size in rows:
-            if pointer % alignment and size:
-                raise ArgumentError(
-                    f"{name}: {binding.path} starts at {pointer:#x}, misaligned by "
-                    f"{pointer % alignment} bytes: the kernel requires multiples of {alignment}.",
-                    hint="Pass a copy, or a view that starts at an aligned address.",
-                )
-            if not pointer and size:
-                raise ArgumentError(
-                    f"{name}: {binding.path} has {size} bytes, and its address is 0.",
-                    hint="Pass an array that has memory.",
-                )
-        first_result = len(self.inputs)
-        for number in (*self.updated, *range(first_result, len(sizes))):
-            start, size = pointers[number], sizes[number]
-            end = start + size
-            for other in range(max(number, first_result)):
-                begin = pointers[other]
-                if begin >= end or start >= begin + sizes[other] or other == number:
-                    continue
-                if not size or not sizes[other]:  # arrays without elements overlap nothing
-                    continue
-                written, other_path = self.passed[number].path, self.passed[other].path
-                if number >= first_result:
-                    message = f"the memory for {written} overlaps {other_path}."
-                    hint = "Pass an out array that shares no memory."
-                else:
-                    message = f"{written}, which is updated in place, overlaps {other_path}."
-                    hint = "Pass a copy of one of them."
-                raise ArgumentError(f"{name}: {message}", hint=hint)
-
-
-def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:
-    for binding in passed:
-        buffer = plan.buffers[binding.buffer]
-        if buffer.role not in ("input", "output"):
-            raise CorruptError(f"array {binding.path} is in a {buffer.role} buffer")
-        size_bytes = binding.size_bytes
-        if buffer.size > size_bytes:
-            raise CorruptError(
-                f"array {binding.path} has {size_bytes} bytes, and its buffer {buffer.size}"
+    sizes = [binding.size_bytes for binding in plan.passed]
+    for binding, pointer, size in zip(plan.passed, pointers, sizes, strict=True):
+        alignment = plan.buffers[binding.buffer].alignment
+        if pointer % alignment and size:
+            raise ArgumentError(
+                f"{name}: {binding.path} starts at {pointer:#x}, misaligned by "
+                f"{pointer % alignment} bytes: the kernel requires multiples of {alignment}.",
+                hint="Pass a copy, or a view that starts at an aligned address.",
             )
-        if buffer.alignment < 1:
-            raise CorruptError(f"array {binding.path} is aligned to {buffer.alignment} bytes")
-    owned = {binding.buffer for binding in passed}
-    for number, buffer in enumerate(plan.buffers):
-        if buffer.role in ("input", "output") and number not in owned and buffer.size:
-            raise CorruptError(f"nobody provides {buffer.role} buffer {number}")
+        if not pointer and size:
+            raise ArgumentError(
+                f"{name}: {binding.path} has {size} bytes, and its address is 0.",
+                hint="Pass an array that has memory.",
+            )
+    first_result = len(plan.inputs)
+    for number in (*plan.updated, *range(first_result, len(sizes))):
+        start, size = pointers[number], sizes[number]
+        end = start + size
+        for other in range(max(number, first_result)):
+            begin = pointers[other]
+            if begin >= end or start >= begin + sizes[other] or other == number:
+                continue
+            if not size or not sizes[other]:  # arrays without elements overlap nothing
+                continue
+            written, other_path = plan.passed[number].path, plan.passed[other].path
+            if number >= first_result:
+                message = f"the memory for {written} overlaps {other_path}."
+                hint = "Pass an out array that shares no memory."
+            else:
+                message = f"{written}, which is updated in place, overlaps {other_path}."
+                hint = "Pass a copy of one of them."
+            raise ArgumentError(f"{name}: {message}", hint=hint)
 
 
 MISSING: Any = object()
@@ -165,7 +79,7 @@ class Arguments:
 
     Args:
         name: the kernel.
-        signature: its signature.
+        plan: its launch plan.
         params: names of matrix parameters that are also accepted.
         others: other accepted names, for suggestions.
     """
@@ -173,14 +87,14 @@ class Arguments:
     def __init__(
         self,
         name: str,
-        signature: Signature | LaunchPlan,
+        plan: LaunchPlan,
         params: Iterable[str],
         others: Sequence[str] = ("out", "stream"),
     ) -> None:
         self._name = name
         self._others = others
-        self._signature = signature
-        self._trees = input_names(signature)
+        self._plan = plan
+        self._trees = input_names(plan)
         self._params = list(params)
 
     def takes(self, name: str) -> bool:
@@ -227,7 +141,7 @@ class Arguments:
     def _error(self, what: str) -> ArgumentError:
         arrays = ", ".join(
             f"{array.path}: {array_text(array.dtype, array.shape, array.layout)}"
-            for array in self._signature.inputs
+            for array in self._plan.inputs
         )
         return ArgumentError(f"{self._name} {what}.", hint=f"It takes {arrays or 'no arrays'}.")
 
@@ -239,18 +153,18 @@ class Arguments:
         )
 
 
-def input_names(signature: Signature | LaunchPlan) -> list[tuple[str | None, Any]]:
+def input_names(plan: LaunchPlan) -> list[tuple[str | None, Any]]:
     """Return the parameters of the function: name, and the tree of array numbers below it.
 
     Names are None if the function takes its arrays by position. JSON does not preserve the order of
     names, so they are sorted by their arrays, which are in the function's order. Names without
     arrays come last, unless the plan has another order.
     """
-    tree = signature.input_tree
+    tree = plan.input_tree
     if not isinstance(tree, Mapping):
         return [(None, item) for item in (tree if isinstance(tree, list) else [tree])]
-    if signature.parameters:
-        return [(name, tree[name]) for name in signature.parameters]
+    if plan.parameters:
+        return [(name, tree[name]) for name in plan.parameters]
     return sorted(tree.items(), key=lambda item: min(tree_leaves(item[1]), default=math.inf))
 
 
@@ -306,11 +220,6 @@ def is_flat(tree: Any) -> bool:
         return False
     kind, children = _node(tree)
     return kind in ("list", "tuple") and all(type(child) is int for _, child in children)
-
-
-def children_of(tree: Any) -> list[Any]:
-    """Return the children of a tree that is neither an array nor None."""
-    return [child for _, child in _node(tree)[1]]
 
 
 def _node(tree: Any) -> tuple[str, list[tuple[str, object]]]:

@@ -27,8 +27,7 @@ from pathlib import Path
 from pallasc.errors import SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry, arrays_of
 from pallasc.specs.canonical import Scalar
@@ -97,9 +96,9 @@ class CVariant:
         return f"plans/{self.number}.plan"
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> LaunchPlan:
         """Its arrays; not cached, as there may be many variants."""
-        return Signature.of(self.artifact.plan)
+        return self.artifact.plan
 
 
 @dataclass(frozen=True, slots=True)
