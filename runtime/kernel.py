@@ -41,7 +41,7 @@ from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.matching.padding import Padding
 from pallasc.runtime.matching.tuned import Choice, Selector
 from pallasc.specs.arrays import resolve_array
-from pallasc.specs.artifacts.artifact import cached_property
+from pallasc.specs.artifacts import cached_property
 from pallasc.specs.artifacts.signature import MISSING
 from pallasc.specs.canonical import Scalar, canonical_json
 from pallasc.specs.spelling import an

@@ -42,7 +42,7 @@ from pallasc.runtime.matching.selection import (
 )
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.arrays import array_text, strides_of
-from pallasc.specs.artifacts.artifact import cached_property
+from pallasc.specs.artifacts import cached_property
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan, tree_leaves
 from pallasc.specs.artifacts.signature import MISSING, Arguments, flatten, input_names
 

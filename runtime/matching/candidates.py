@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from pallasc.errors import CorruptError, PallascError
-from pallasc.specs.artifacts.artifact import Artifact, cached_property
+from pallasc.specs.artifacts import cached_property
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.canonical import Scalar, canonical_json, variant_id

@@ -128,7 +128,9 @@ def parse_elf(data: bytes) -> Elf:
     if rows and names >= len(rows):
         raise CorruptError(f"an ELF file with {len(rows)} sections has its names in {names}")
     labels = _content(data, rows[names]) if rows else b""
-    sections = tuple(Section(_text(labels, row[0]), row[1], row[5], _content(data, row)) for row in rows)
+    sections = tuple(
+        Section(_text(labels, row[0]), row[1], row[5], _content(data, row)) for row in rows
+    )
     return Elf(machine, data[8], flags, sections, size)
 
 

@@ -31,7 +31,7 @@ from msgspec import Struct, convert, field
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import parse_dtype, strides_of
-from pallasc.specs.artifacts.artifact import cached_property
+from pallasc.specs.artifacts import cached_property
 from pallasc.specs.canonical import Positive, StrictStruct
 
 Dim3 = tuple[Positive, Positive, Positive]
