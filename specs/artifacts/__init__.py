@@ -20,13 +20,9 @@ else:
         def __init__(self, func: Callable[[Any], Any]) -> None:
             self.func = func
             self.__doc__ = func.__doc__
-            self._name = func.__name__
-
-        def __set_name__(self, owner: type, name: str) -> None:
-            self._name = name
 
         def __get__(self, instance: object | None, owner: type) -> Any:
             if instance is None:
                 return self
             # setdefault: all threads get the first value, even if several computed one.
-            return vars(instance).setdefault(self._name, self.func(instance))
+            return vars(instance).setdefault(self.func.__name__, self.func(instance))

@@ -377,19 +377,16 @@ class Rule(NamedTuple):
         text: the rule as written: `+8`, `+10 %`, `<= baseline`.
         amount: allowed increase or decrease, in millionths.
         percent: True if the amount is a percentage of the baseline.
-        most: True for an upper limit, False for a lower limit.
     """
 
     text: str
     amount: int
     percent: bool
-    most: bool
 
-    def allows(self, value: int, before: int) -> bool:
-        """Return True if `value` satisfies the rule, given the baseline `before`."""
-        change = self.amount * (before if self.percent else 100)  # in units of 1e-8
-        difference = (value - before) * 10**8
-        return difference <= change if self.most else difference >= -change
+    def limit(self, before: int) -> int:
+        """Return the limit of the number, given its baseline `before`."""
+        change = self.amount * (before if self.percent else 100) // 10**8
+        return before - change if self.text[0] in "->" else before + change
 
 
 def parse_rule(text: str, field: str) -> Rule | None:
@@ -397,15 +394,15 @@ def parse_rule(text: str, field: str) -> Rule | None:
     match = _RULE.fullmatch(text)
     if match is None or (match["part"] and not match["percent"]):
         return None
-    most = match["order"] == "<=" or match["sign"] == "+"
-    if most is (field in MORE_IS_BETTER):
+    is_lower = match["order"] == ">=" or match["sign"] == "-"
+    if is_lower != (field in MORE_IS_BETTER):
         return None
     if match["order"]:
-        return Rule(f"{match['order']} baseline", 0, percent=False, most=most)
+        return Rule(f"{match['order']} baseline", 0, percent=False)
     whole, part = match["amount"], match["part"] or ""
     percent = " %" if match["percent"] else ""
     amount = int(whole + part[1:].ljust(6, "0"))
-    return Rule(f"{match['sign']}{whole}{part}{percent}", amount, bool(percent), most)
+    return Rule(f"{match['sign']}{whole}{part}{percent}", amount, bool(percent))
 
 
 def rules_for(field: str) -> tuple[str, ...]:
@@ -481,15 +478,16 @@ def check_budget(
     clauses: list[tuple[str, str]] = []
     for field in Resources._fields:
         limit, previous = budget.get(field), getattr(before, field)
-        if limit is None or (isinstance(limit, str) and previous is None):
+        bound, is_lower = _bound(limit, field, previous), field in MORE_IS_BETTER
+        if bound is None:
             continue
         kernel, number = _worst(artifact, field)
         if number is None:
             text = f"{kernel}: {WORDS[field]} are not known; the budget is {limit}"
             clauses.append((field, text))
-        elif not _allows(limit, number, previous, field):
-            least = "at least " if isinstance(limit, int) and field in MORE_IS_BETTER else ""
-            where = f" ({previous} in {baseline})" if isinstance(limit, str) else ""
+        elif number < bound if is_lower else number > bound:
+            least = "at least " if is_lower and bound == limit else ""
+            where = f" ({previous} in {baseline})" if bound != limit else ""
             text = f"{kernel or 'the variant'} has {number} {WORDS[field]}"
             clauses.append((field, f"{text}; the budget is {least}{limit}{where}"))
     if not clauses:
@@ -499,6 +497,14 @@ def check_budget(
         hint="Change the kernel, such as its tile sizes, or the limit.",
         kind=clauses[0][0],
     )
+
+
+def _bound(limit: int | str | None, field: str, before: int | None) -> int | None:
+    """Return a limit as a number, None if the baseline of a rule is unknown."""
+    if limit is None or isinstance(limit, int):
+        return limit
+    rule = parse_rule(limit, field)
+    return None if rule is None or before is None else rule.limit(before)
 
 
 def _worst(artifact: Artifact, field: str) -> tuple[str, int | None]:
@@ -515,10 +521,3 @@ def _worst(artifact: Artifact, field: str) -> tuple[str, int | None]:
         return launch.kernel if launch else "", number
     numbers = [(kernel.name, getattr(kernel, field)) for kernel in artifact.kernels]
     return max(numbers, key=lambda pair: math.inf if pair[1] is None else pair[1], default=("", 0))
-
-
-def _allows(limit: int | str, number: int, before: int | None, field: str) -> bool:
-    if isinstance(limit, int):
-        return number >= limit if field in MORE_IS_BETTER else number <= limit
-    rule = parse_rule(limit, field)
-    return rule is None or before is None or rule.allows(number, before)

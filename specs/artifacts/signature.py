@@ -110,17 +110,14 @@ class Arguments:
             ArgumentError: there are too many or too few arguments, one is given twice, or a name is
                 unknown.
         """
-        values = list(positional)
-        if len(values) > len(self._trees):
+        values, rest, names = list(positional), dict(named), [name for name, _ in self._trees]
+        if len(values) > len(names):
             raise self._error(f"was given {len(values)} arguments by position")
-        values += [MISSING] * (len(self._trees) - len(values))
-        rest = dict(named)
-        for number, (name, _) in enumerate(self._trees):
-            if name is not None and name in rest:
-                if values[number] is not MISSING:
-                    raise self._error(f"was given {name} twice")
-                values[number] = rest.pop(name)
+        for name in names[len(values) :]:
+            values.append(MISSING if name is None else rest.pop(name, MISSING))
         for name in rest:
+            if name in names:
+                raise self._error(f"was given {name} twice")
             if name not in self._params:
                 raise self._unknown(name)
         return self._flat(values), rest
@@ -349,7 +346,13 @@ def static_text(value: Any) -> str:
     if is_dataclass(value) and not isinstance(value, type):
         items_text = (f"{f.name}={static_text(getattr(value, f.name))}" for f in fields(value))
         return f"{type(value).__name__}({', '.join(items_text)})"
-    return _named(value) or _repr(value)
+    text = _named(value) or repr(value)
+    if " at 0x" in text:
+        raise SpecError(
+            f"static data of type {type(value).__name__}, whose text is only an address: {text}.",
+            hint="Give its type a __repr__ that shows its content.",
+        )
+    return text
 
 
 def _named(value: Any) -> str | None:
@@ -360,13 +363,3 @@ def _named(value: Any) -> str | None:
         if isinstance(qualified := getattr(value, name, None), str):
             return qualified.rpartition(".")[2]
     return None
-
-
-def _repr(value: Any) -> str:
-    text = repr(value)
-    if " at 0x" in text:
-        raise SpecError(
-            f"static data of type {type(value).__name__}, whose text is only an address: {text}.",
-            hint="Give its type a __repr__ that shows its content.",
-        )
-    return text
