@@ -138,12 +138,12 @@ class Target:
     @property
     def suffix(self) -> str:
         """Return `a` for an accelerated architecture, else an empty string."""
-        return _parts(self.arch)["suffix"]
+        return re.sub(r"sm_\d+", "", self.arch)
 
     @property
     def features(self) -> frozenset[Feature]:
         """Return the architecture's features beyond sm_80."""
-        row = ARCHITECTURES.get(capability(self.arch))
+        row = ARCHITECTURES.get((self.major, self.minor))
         return row.features if row else _AMPERE
 
     def figures(self) -> dict[str, str | int | float]:
@@ -156,7 +156,7 @@ class Target:
         Keys contain these values instead of this file, so a new row or a comment changes no key.
         They are all columns of the architecture's row except `IN_NO_KEY`.
         """
-        row = ARCHITECTURES[capability(self.arch)]
+        row = ARCHITECTURES[self.major, self.minor]
         # The driver may be required by the architecture or by the toolkit's major version.
         drivers = {api for api in LINUX_DRIVERS if api[1] == 0} | {row.driver}
         return {
@@ -168,21 +168,9 @@ class Target:
         }
 
 
-def _parts(arch: str) -> re.Match[str]:
-    match = ARCH.fullmatch(arch)
-    if match is None:
-        raise SpecError(f"{arch!r} is not an architecture.", hint="Write it like sm_90a.")
-    return match
-
-
 def capability(arch: str) -> tuple[int, int]:
-    """Return the compute capability of an architecture, (9, 0) for `sm_90a`.
-
-    Raises:
-        SpecError: the text is not the name of an architecture.
-    """
-    parts = _parts(arch)
-    return int(parts["major"]), int(parts["minor"])
+    """Return the compute capability of an architecture, (9, 0) for `sm_90a`."""
+    return divmod(int(re.sub(r"\D", "", arch)), 10)
 
 
 def reserved_smem_bytes(sm: int) -> int:
