@@ -350,12 +350,9 @@ class Resources(NamedTuple):
 
 
 WORDS = {
-    "registers": "registers",
-    "spill_bytes": "spill bytes",
-    "stack_bytes": "stack bytes",
+    **{name: name.replace("_", " ") for name in Resources._fields},
     "smem_bytes": "shared memory bytes",
     "occupancy": "resident warps",
-    "cubin_bytes": "cubin bytes",
 }
 """Words for each number, as in "has 40 registers"."""
 

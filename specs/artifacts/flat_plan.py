@@ -29,6 +29,7 @@ from pallasc.specs.artifacts.plan import (
     Buffer,
     Bytes,
     Fill,
+    Im2col,
     Launch,
     LaunchPlan,
     Parameter,
@@ -47,18 +48,18 @@ _ROWS = {
     "strings": "<B",
     "numbers": "<q",
     "facts": "<6I32s",
-    "buffers": "<Q4I",
+    "buffers": "<Q3I4x",
     "arrays": "<8I",
     "outputs": "<8I",
     "steps": "<4I4Q",
-    "launches": "<16I",
-    "parameters": "<2IQ4I",
-    "maps": "<2IQ5Q4Q5I5I3i3i2I8B",
+    "launches": "<15I4x",
+    "parameters": "<2IQ3I4x",
+    "maps": "<2IQ5Q4Q5I5I3i3i2I7Bx",
     "values": "<B",
-    "kernels": "<6I",
+    "kernels": "<5I4x",
     "sizes": "<I",
-    "cubins": "<4I",
-    "blobs": "<32s2Q2I",
+    "cubins": "<3I4x",
+    "blobs": "<32s2QI4x",
     "data": "<B",
 }
 """The tables in order, with the `struct` format of an entry."""
@@ -66,6 +67,7 @@ _ROWS = {
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
 _STEP_FIELDS = "target", "source", "width", "target_offset", "source_offset", "size", "value"
 _POINTER, _VALUE, _ZEROS = 0, 1, 2
+_NO_WINDOW = Im2col(lower=[], upper=[], channels_per_pixel=0, pixels_per_column=0)
 _INPUT, _RESULT, _UPDATED = 1, 2, 4
 
 
@@ -182,7 +184,7 @@ class _Writer:
                 raise CorruptError(f"constant {number} has {size} bytes, not {buffer.size}")
             blob = self._blob(buffer.digest)
         role = _ROLES[buffer.role]
-        self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob, 0)
+        self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob)
 
     def _blob(self, digest: str) -> int:
         """Return the number of a cubin or constant, adding it if it is new."""
@@ -195,7 +197,7 @@ class _Writer:
                 offset, size = len(data), len(content)
                 data += content
             self._blobs[digest] = self._tables["blobs"].add(
-                bytes.fromhex(digest), offset, size, int(self._inside), 0
+                bytes.fromhex(digest), offset, size, int(self._inside)
             )
         return self._blobs[digest]
 
@@ -255,7 +257,6 @@ class _Writer:
             first,
             len(launch.parameters),
             blocks_per_sm(launch, self._artifact.kernel_of(launch), self._artifact.target),
-            0,
         )
 
     def _kernel(self, launch: Launch) -> int:
@@ -276,7 +277,6 @@ class _Writer:
                 own.static_smem_bytes,
                 first,
                 len(sizes),
-                0,
             )
         return self._kernels[key]
 
@@ -288,7 +288,7 @@ class _Writer:
             if cubin.toolkit:
                 toolkit = self._string(cubin.toolkit)
                 package = self._string(cubin.driver_package)
-            number = self._tables["cubins"].add(self._blob(digest), toolkit, package, 0)
+            number = self._tables["cubins"].add(self._blob(digest), toolkit, package)
             self._cubins[digest] = number, cubin
         return self._cubins[digest]
 
@@ -296,21 +296,20 @@ class _Writer:
         maps, values = self._tables["maps"], self._tables["values"]
         add = self._tables["parameters"].add
         if isinstance(parameter, Pointer):
-            add(_POINTER, parameter.buffer, parameter.offset, 8, len(maps), 0, 0)
+            add(_POINTER, parameter.buffer, parameter.offset, 8, len(maps), 0)
         elif isinstance(parameter, Bytes):
             data = bytes.fromhex(parameter.data)
             kind, offset = (_VALUE, len(values)) if data else (_ZEROS, 0)
             values.data += data
             placed = sorted(parameter.tensor_maps, key=lambda place: place[0])
-            add(kind, 0, offset, parameter.size, len(maps), len(placed), 0)
+            add(kind, 0, offset, parameter.size, len(maps), len(placed))
             for at, tensor_map in placed:
                 self._add_map(at, tensor_map)
         else:
             raise UnsupportedError(f"{kernel} takes a table of peers; flat plans have none.")
 
     def _add_map(self, at: int, m: TensorMap) -> None:
-        window = m.im2col
-        lower, upper = (window["lower"], window["upper"]) if window else ((), ())
+        window = m.im2col or _NO_WINDOW
         modes = SWIZZLES[m.swizzle], INTERLEAVES[m.interleave], PROMOTIONS[m.l2_promotion]
         self._tables["maps"].add(
             at,
@@ -318,18 +317,17 @@ class _Writer:
             m.offset,
             *_padded(m.dims, 5),
             *_padded(m.strides, 4),
-            *_padded(() if window else m.box, 5),
+            *_padded(() if m.im2col else m.box, 5),
             *_padded(m.element_strides, 5),
-            *_padded(lower, 3),
-            *_padded(upper, 3),
-            window["channels_per_pixel"] if window else 0,
-            window["pixels_per_column"] if window else 0,
+            *_padded(window["lower"], 3),
+            *_padded(window["upper"], 3),
+            window["channels_per_pixel"],
+            window["pixels_per_column"],
             DTYPES[m.dtype],
             len(m.dims),
             *modes,
             int(m.nan_fill),
-            int(window is not None),
-            0,
+            int(m.im2col is not None),
         )
 
 

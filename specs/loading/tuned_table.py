@@ -105,22 +105,14 @@ class Table(NamedTuple):
 
 
 _ANY = text("a name", r"[\s\S]*")
+_VALUES = list_of(SCALAR, "values", 0, repeats=True)
+_USE = map_of(_ANY, SCALAR, "tuned parameters")
 _DATE = text("a date", r"\d{4}-\d{2}-\d{2}", 'Write it like "2026-11-23".')
 _ROW = record(
     (
         Field("gpu", text("the name of a model"), "The GPU model, like h100-sxm.", True),
-        Field(
-            "key",
-            list_of(SCALAR, "values", 0, repeats=True),
-            "A value for each parameter of 'by'.",
-            True,
-        ),
-        Field(
-            "use",
-            map_of(_ANY, SCALAR, "tuned parameters"),
-            "The value of each parameter that is tuned.",
-            True,
-        ),
+        Field("key", _VALUES, "A value for each parameter of 'by'.", True),
+        Field("use", _USE, "The value of each parameter that is tuned.", True),
         Field("artifact", text("a digest of 64 hexadecimal digits", DIGEST), "Measured artifact."),
         Field("source", text("text"), "Origin of the row."),
         Field("us", number(whole=False), "Microseconds."),
