@@ -126,8 +126,8 @@ class Artifact:
         read_blob: returns the bytes for a digest; they are checked here.
 
     Attributes:
-        find_source_lines: reads the artifact's source lines from its bundle; None outside of
-            bundles.
+        source_lines: reads the source lines from the artifact's bundle; returns None outside of
+            bundles, and if there are none.
         find_ptx: finds the PTX of kernels that come without it, by the digest of their cubin; None
             if it is unknown how the artifact was compiled, as in a bundle or the store.
 
@@ -142,7 +142,7 @@ class Artifact:
         self._read_blob = read_blob
         self._load: Callable[[], Mapping[str, object]] | None = None
         self.find_ptx: Callable[[], Mapping[str, str]] | None = None
-        self.find_source_lines: Callable[[], SourceLines | None] | None = None
+        self.source_lines: Callable[[], SourceLines | None] = lambda: None
 
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target.name}>"
@@ -223,15 +223,6 @@ class Artifact:
             if (kernel.cubin, kernel.name) == (launch.cubin, launch.kernel):
                 return kernel
         raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
-
-    @property
-    def source_lines(self) -> "SourceLines | None":
-        """The source lines in the artifact's bundle, None if there are none.
-
-        Raises:
-            CorruptError: the source lines are damaged.
-        """
-        return None if self.find_source_lines is None else self.find_source_lines()
 
     @cached_property
     def target(self) -> Target:
@@ -360,13 +351,6 @@ MORE_IS_BETTER = frozenset({"occupancy"})
 """Numbers that should be high; the others should be low."""
 
 
-_RULE = re.compile(
-    r"\s*(?:(?P<order>[<>]=)\s*baseline"
-    r"|(?P<sign>[+-])\s*(?P<amount>\d{1,12})(?P<part>\.\d{1,6})?\s*(?P<percent>%)?)\s*",
-    re.ASCII,
-)
-
-
 class Rule(NamedTuple):
     """Allowed difference between a number and its baseline.
 
@@ -386,20 +370,23 @@ class Rule(NamedTuple):
         return before - change if self.text[0] in "->" else before + change
 
 
+def rule_pattern(field: str) -> str:
+    """Return the regular expression of the rules for a field, for Python and for JSON schemas."""
+    sign, order = ("-", ">=") if field in MORE_IS_BETTER else (r"\+", "<=")
+    amount = r"([0-9]{1,12})((\.[0-9]{1,6})?\s*%)?"
+    return rf"\s*({order}\s*baseline|({sign})\s*{amount})\s*"
+
+
 def parse_rule(text: str, field: str) -> Rule | None:
     """Parse a rule for a field of `Resources`; return None if the text is not one."""
-    match = _RULE.fullmatch(text)
-    if match is None or (match["part"] and not match["percent"]):
+    match = re.fullmatch(rule_pattern(field), text)
+    if match is None:
         return None
-    is_lower = match["order"] == ">=" or match["sign"] == "-"
-    if is_lower != (field in MORE_IS_BETTER):
-        return None
-    if match["order"]:
-        return Rule(f"{match['order']} baseline", 0, percent=False)
-    whole, part = match["amount"], match["part"] or ""
-    percent = " %" if match["percent"] else ""
+    _, sign, whole, percent, part = match.groups(default="")
+    if not sign:
+        return Rule(f"{text.strip()[:2]} baseline", 0, percent=False)
     amount = int(whole + part[1:].ljust(6, "0"))
-    return Rule(f"{match['sign']}{whole}{part}{percent}", amount, bool(percent))
+    return Rule(f"{sign}{whole}{part}{' %' if percent else ''}", amount, bool(percent))
 
 
 def rules_for(field: str) -> tuple[str, ...]:

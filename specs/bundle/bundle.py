@@ -168,7 +168,7 @@ class Bundle:
                 _shipped_record(entry, record, rows), lambda key: self._content(shipped[key])
             )
             _check(entry, artifact, shipped)
-        artifact.find_source_lines = partial(self._source_lines, entry)
+        artifact.source_lines = partial(self._source_lines, entry)
         return artifact
 
     def shipped(self, entry: Entry) -> dict[str, BlobRow | None]:
