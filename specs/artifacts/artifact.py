@@ -187,9 +187,11 @@ class Artifact:
         from pallasc.specs.artifacts.plan import plan_from_json
 
         plan = plan_from_json(self.record["plan"])
-        named = [buffer.digest for buffer in plan.buffers if buffer.digest]
-        for key in (*named, *(launch.cubin for launch in plan.launches)):
-            self.blob_bytes(key)
+        for launch in plan.launches:
+            self.blob_bytes(launch.cubin)
+        for number, buffer in enumerate(plan.buffers):
+            if buffer.digest and (size := self.blob_bytes(buffer.digest)) != buffer.size:
+                raise CorruptError(f"constant {number} has {size} bytes, not {buffer.size}")
         return plan
 
     @cached_property
@@ -265,9 +267,8 @@ class Artifact:
         Raises:
             CorruptError: the artifact does not list `key`, or the bytes have another digest.
         """
-        self.blob_bytes(key)
-        data = self._read_blob(key)
-        if digest(data) != key:
+        size, data = self.blob_bytes(key), self._read_blob(key)
+        if len(data) != size or digest(data) != key:
             raise CorruptError(f"blob {key} does not match its digest")
         return data
 

@@ -320,18 +320,6 @@ class Launch(_Tagged, frozen=True, omit_defaults=True):
                 f"says {list(sizes)}"
             )
 
-    def check_cluster(self) -> None:
-        """Check that the grid divides into clusters.
-
-        Raises:
-            CorruptError: the grid does not divide into clusters.
-        """
-        if self.cluster and any(n % k for n, k in zip(self.grid, self.cluster, strict=True)):
-            shape = "×".join(map(str, self.cluster))
-            raise CorruptError(
-                f"the grid {self.grid} of {self.kernel} does not divide into clusters of {shape}"
-            )
-
 
 Step = Fill | Copy | Launch
 
@@ -491,6 +479,9 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
 
 
 def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
+    cluster = launch.cluster or (1, 1, 1)
+    if any(size % part for size, part in zip(launch.grid, cluster, strict=True)):
+        yield f"grid {launch.grid} of {launch.kernel} does not divide into clusters of {cluster}"
     table = launch.peer_table
     if table is not None and table.ranks != devices:
         yield f"a peer table has {table.ranks} ranks for a mesh of {devices}"
