@@ -411,7 +411,7 @@ class Kernel(Variants):
     def _takes_out(self) -> bool:
         """Return True if an argument of the compiled function is named out."""
         kernels = self.forms.kernels if self.forms is not None else (self,)
-        return any(kernel.arguments.takes("out") for kernel in kernels)
+        return any("out" in kernel.arguments.names for kernel in kernels)
 
     def _install(self, match: Match) -> None:
         """Let later calls like this one go through the C extension, if it is available."""

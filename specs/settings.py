@@ -92,14 +92,6 @@ class ProjectTable(NamedTuple):
     values: Mapping[str, Any]
     at: Place
 
-    def check_keys(self) -> None:
-        """Check that all keys are known.
-
-        Raises:
-            SpecError: a key is unknown.
-        """
-        self.at.check_known("key", self.values, KEYS)
-
 
 def project_table(folder: str | Path) -> ProjectTable | None:
     """Return the table of the project around a folder, None if it has no settings.
@@ -168,8 +160,8 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     project = project_table(folder)
     if project is None:
         return NOTHING_SET
-    project.check_keys()
     table, at = project
+    at.check_known("key", table, KEYS)
     names = {field.name for field in FIELDS}
     values = record(FIELDS).read({key: table[key] for key in table if key in names}, at)
     where = {name: at.child(name).location for name in values}

@@ -221,10 +221,7 @@ class Artifact:
         Raises:
             CorruptError: the artifact has no such kernel.
         """
-        for kernel in self.kernels:
-            if (kernel.cubin, kernel.name) == (launch.cubin, launch.kernel):
-                return kernel
-        raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
+        return self._kernel(launch.kernel, launch.cubin)
 
     @cached_property
     def target(self) -> Target:
@@ -296,9 +293,9 @@ class Artifact:
             raise CorruptError(f"the artifact names no blob {key}")
         return size
 
-    def _kernel(self, name: str | None) -> KernelResources:
+    def _kernel(self, name: str | None, cubin: str | None = None) -> KernelResources:
         for kernel in self.kernels:
-            if name is None or kernel.name == name:
+            if name in (None, kernel.name) and cubin in (None, kernel.cubin):
                 return kernel
         raise CorruptError(f"the artifact has no kernel {name}")
 

@@ -197,11 +197,10 @@ class _Writer:
         return self._blobs[digest]
 
     def _add_arrays(self, plan: LaunchPlan) -> None:
-        for number, binding in enumerate(plan.inputs):
+        for number, binding in enumerate(plan.passed):
             updated = _UPDATED if number in plan.updated else 0
-            self._add_array("arrays", binding, number, _INPUT | updated)
-        for number, binding in enumerate(plan.results, len(plan.inputs)):
-            self._add_array("arrays", binding, number, _RESULT)
+            role = _INPUT if number < len(plan.inputs) else _RESULT
+            self._add_array("arrays", binding, number, role | updated)
         for binding, (kind, number) in zip(plan.outputs, plan.sources, strict=True):
             place = number + (len(plan.inputs) if kind == "result" else 0)
             self._add_array("outputs", binding, place, 0)

@@ -52,13 +52,10 @@ def check_addresses(plan: LaunchPlan, name: str, pointers: Sequence[int]) -> Non
             )
     first_result = len(plan.inputs)
     for number in (*plan.updated, *range(first_result, len(sizes))):
-        start, size = pointers[number], sizes[number]
-        end = start + size
+        start, end = pointers[number], pointers[number] + sizes[number]
         for other in range(max(number, first_result)):
-            begin = pointers[other]
-            if begin >= end or start >= begin + sizes[other] or other == number:
-                continue
-            if not size or not sizes[other]:  # arrays without elements overlap nothing
+            last = min(end, pointers[other] + sizes[other])
+            if other == number or max(start, pointers[other]) >= last:
                 continue
             written, other_path = plan.passed[number].path, plan.passed[other].path
             if number >= first_result:
@@ -82,6 +79,9 @@ class Arguments:
         plan: its launch plan.
         params: names of matrix parameters that are also accepted.
         others: other accepted names, for suggestions.
+
+    Attributes:
+        names: the names that a caller can use for arrays and parameters.
     """
 
     def __init__(
@@ -96,10 +96,7 @@ class Arguments:
         self._plan = plan
         self._trees = input_names(plan)
         self._params = list(params)
-
-    def takes(self, name: str) -> bool:
-        """Return True if the kernel accepts an argument with this name."""
-        return name in self._params or any(name == own for own, _ in self._trees)
+        self.names = [*(own for own, _ in self._trees if own), *self._params]
 
     def bind(
         self, positional: Sequence[Any], named: Mapping[str, object]
@@ -143,11 +140,8 @@ class Arguments:
         return ArgumentError(f"{self._name} {what}.", hint=f"It takes {arrays or 'no arrays'}.")
 
     def _unknown(self, name: str) -> ArgumentError:
-        names = [*(own for own, _ in self._trees if own), *self._params, *self._others]
-        return ArgumentError(
-            f"{self._name} has no argument {name!r}.",
-            hint=suggestion(name, names, otherwise="Its arguments"),
-        )
+        hint = suggestion(name, [*self.names, *self._others], otherwise="Its arguments")
+        return ArgumentError(f"{self._name} has no argument {name!r}.", hint=hint)
 
 
 def input_names(plan: LaunchPlan) -> list[tuple[str | None, Any]]:
@@ -186,7 +180,9 @@ def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
         if value is not None:
             raise ArgumentError(f"{path} must be None, as it was when the kernel was compiled.")
     else:
-        for key, child, part in _pairs(tree, value, path):
+        kind, children = _node(tree)
+        parts = _parts(kind, tree, [key for key, _ in children], value, path)
+        for (key, child), part in zip(children, parts, strict=True):
             yield from flatten(child, part, f"{path}.{key}")
 
 
@@ -247,27 +243,23 @@ def _order(tree: Node, fields: Node) -> list[str]:
 _FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "children"}
 
 
-def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    kind, children = _node(tree)
-    keys = [key for key, _ in children]
+def _parts(kind: str, tree: Node, keys: Sequence[str], value: Any, path: str) -> Sequence[Any]:
+    """Return the parts of a value for the children of a tree."""
     by_name = {str(key): value[key] for key in value} if isinstance(value, Mapping) else None
     if kind in ("dict", "node") and by_name is not None and by_name.keys() == set(keys):
-        parts = [by_name[key] for key in keys]
-    elif kind == "dict":
+        return [by_name[key] for key in keys]
+    if kind == "dict":
         raise ArgumentError(f"{path} must be a mapping with the keys {', '.join(keys)}.")
-    elif kind == "namedtuple" and all(hasattr(value, key) for key in keys):
-        parts = [getattr(value, key) for key in keys]
-    elif kind == "node" and (not isinstance(value, list | tuple) or hasattr(value, "_fields")):
-        parts = _parts(tree, value, keys, path)  # a plain list or tuple has the arrays instead
-    elif isinstance(value, list | tuple) and len(value) == len(children):
-        parts = list(value)
-    else:
-        raise ArgumentError(f"{path} must be a list or tuple of {len(children)}.")
-    for (key, child), part in zip(children, parts, strict=True):
-        yield key, child, part
+    if kind == "namedtuple" and all(hasattr(value, key) for key in keys):
+        return [getattr(value, key) for key in keys]
+    if kind == "node" and (not isinstance(value, list | tuple) or hasattr(value, "_fields")):
+        return _node_parts(tree, value, keys, path)  # a plain list or tuple has the arrays instead
+    if isinstance(value, list | tuple) and len(value) == len(keys):
+        return value
+    raise ArgumentError(f"{path} must be a list or tuple of {len(keys)}.")
 
 
-def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
+def _node_parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
     """Return the children of a value that is passed for a node.
 
     Raises:

@@ -317,7 +317,8 @@ class TunedPoints:
         usual = Tuning(
             tune.by, tuple(tune.over), tune.buckets, tune.pad, table=rows, default=tune.default
         )
-        if not self._is_alone(spec, tune):  # each spec that shares these rows has its own models
+        sharing_table = self._sharing.get(_path(spec, tune), [spec])
+        if sum(other.name == spec.name for other in sharing_table) > 1:  # each has its own models
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
         _check_rows(spec, tune, known, rows)
@@ -375,11 +376,6 @@ class TunedPoints:
                 "these rows and tune again.",
             )
         return table
-
-    def _is_alone(self, spec: Spec, tune: Tune) -> bool:
-        """Return True if no other spec has rows under the same name in the same table."""
-        sharing = self._sharing.get(_path(spec, tune), ())
-        return all(other is spec or other.name != spec.name for other in sharing)
 
     def _check_names(self, tables: Mapping[str, Table], sharing: list[Spec], shown: str) -> None:
         """Reject rows of unknown kernels, unless they may belong to another spec file."""
