@@ -30,7 +30,7 @@ import msgspec
 from msgspec import Struct, convert, field
 
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.arrays import parse_dtype, strides_of
+from pallasc.specs.arrays import ArraySpec, strides_of
 from pallasc.specs.artifacts import cached_property
 from pallasc.specs.canonical import Positive, StrictStruct
 
@@ -90,16 +90,8 @@ class Binding(StrictStruct, frozen=True, omit_defaults=True):
 
     @property
     def size_bytes(self) -> int:
-        """Size on the device in bytes.
-
-        Raises:
-            CorruptError: the dtype is unknown.
-        """
-        try:
-            bits = parse_dtype(self.dtype).bits
-        except SpecError as error:
-            raise CorruptError(f"array {self.path}: {error.message}") from error
-        return (math.prod(self.shape) * bits + 7) // 8
+        """Size on the device in bytes."""
+        return ArraySpec(self.dtype, self.shape).nbytes
 
 
 class Access(NamedTuple):
@@ -424,7 +416,7 @@ def plan_from_json(data: object) -> LaunchPlan:
     try:
         plan = convert(data, LaunchPlan)
         check_ranges(plan)
-    except ValueError as error:
+    except (ValueError, SpecError) as error:
         raise CorruptError(f"the launch plan is damaged: {error}") from error
     return plan
 

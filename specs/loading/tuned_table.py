@@ -312,8 +312,7 @@ class TunedPoints:
             SpecError: the spec's table is wrong, or no point is left.
         """
         known = [_tuned_point(tune, point) for point in points]
-        table = self.table(spec, tune)
-        rows = () if table is None else table.rows
+        rows = self.table(spec, tune).rows
         usual = Tuning(
             tune.by, tuple(tune.over), tune.buckets, tune.pad, table=rows, default=tune.default
         )
@@ -356,8 +355,8 @@ class TunedPoints:
             )
         return chosen
 
-    def table(self, spec: Spec, tune: Tune) -> Table | None:
-        """Return the rows of a kernel, None if its table has none.
+    def table(self, spec: Spec, tune: Tune) -> Table:
+        """Return the rows of a kernel.
 
         Raises:
             SpecError: the table is invalid, or has other key parameters than the spec.
@@ -366,8 +365,8 @@ class TunedPoints:
         if path not in self._read:
             self._read[path] = read_table(path, shown)
             self._check_names(self._read[path], self._sharing.get(path, [spec]), shown)
-        table = self._read[path].get(spec.name)
-        if table is not None and table.by != tune.by:
+        table = self._read[path].get(spec.name, Table(tune.by, ()))
+        if table.by != tune.by:
             raise SpecError(
                 f"rows of {spec.name} have by: {_names(table.by)}; its spec has by: "
                 f"{_names(tune.by)}.",
