@@ -286,11 +286,21 @@ class ArraySpec:
         dtype: canonical name of the element type.
         shape: sizes of the dimensions; zero is allowed, and a scalar has no dimensions.
         layout: dimensions from minor to major, or None for row-major.
+
+    Raises:
+        SpecError: the size in bytes does not fit in 63 bits, the compiler's limit.
     """
 
     dtype: str
     shape: tuple[int, ...]
     layout: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.nbytes >= _LIMIT:
+            raise SpecError(
+                f"{str(self)!r} takes {self.nbytes} bytes.",
+                hint="An array takes less than 2**63 bytes: make a dimension smaller.",
+            )
 
     def __str__(self) -> str:
         return array_text(self.dtype, self.shape, self.layout)
@@ -372,26 +382,11 @@ class ArrayTemplate(NamedTuple):
                 f"{self.text!r}: a type of {dtype.bits} bits has no layout but row-major.",
                 hint="Leave the layout out.",
             )
-        array = ArraySpec(dtype.name, shape, layout)
-        check_size(array)
-        return array
+        return ArraySpec(dtype.name, shape, layout)
 
     def _given(self, params: Mapping[str, Value]) -> str:
         used = [f"{name}={plain(label_of(params[name]))}" for name in self.names]
         return f" with {', '.join(used)}" if used else ""
-
-
-def check_size(array: ArraySpec) -> None:
-    """Check that the size of an array in bytes fits in 63 bits, the compiler's limit.
-
-    Raises:
-        SpecError: the array is too large.
-    """
-    if array.nbytes >= _LIMIT:
-        raise SpecError(
-            f"{str(array)!r} takes {array.nbytes} bytes.",
-            hint="An array takes less than 2**63 bytes: make a dimension smaller.",
-        )
 
 
 @lru_cache(maxsize=4096)

@@ -112,7 +112,6 @@ class Candidate:
         """Facts that are known before its artifact is read."""
         target, plan = self.artifact.target, self.artifact.plan
         driver = self.artifact.record.get("minimum_driver")
-        driver = driver if isinstance(driver, Mapping) else None
         return Facts(target.name, target.arch, driver, plan.inputs, plan.outputs)
 
     @property

@@ -257,7 +257,7 @@ Tell = Callable[[str], None]
 """Called with a remark for the user."""
 
 
-class _TunedPoint(NamedTuple):
+class _TunedPoint:
     """A point with the values that decide which rows select it, as text made by `typed`.
 
     Attributes:
@@ -268,19 +268,13 @@ class _TunedPoint(NamedTuple):
         use: its tuned parameters.
     """
 
-    point: Point
-    labels: dict[str, Scalar]
-    key: str
-    bucket: str
-    use: str
-
-
-def _tuned_point(tune: Tune, point: Point) -> _TunedPoint:
-    own = {name: choice.label for name, choice in point.items()}
-    key = tuple(own[name] for name in tune.by)
-    bucket = bucket_key(key, tune.by, tune.buckets)
-    use = {name: own[name] for name in tune.over}
-    return _TunedPoint(point, own, typed(key), typed(bucket), typed(use))
+    def __init__(self, tune: Tune, point: Point) -> None:
+        self.point = point
+        self.labels = {name: choice.label for name, choice in point.items()}
+        key = tuple(self.labels[name] for name in tune.by)
+        self.key = typed(key)
+        self.bucket = typed(bucket_key(key, tune.by, tune.buckets))
+        self.use = typed({name: self.labels[name] for name in tune.over})
 
 
 class TunedPoints:
@@ -311,7 +305,7 @@ class TunedPoints:
         Raises:
             SpecError: the spec's table is wrong, or no point is left.
         """
-        known = [_tuned_point(tune, point) for point in points]
+        known = [_TunedPoint(tune, point) for point in points]
         rows = self.table(spec, tune).rows
         usual = Tuning(
             tune.by, tuple(tune.over), tune.buckets, tune.pad, table=rows, default=tune.default
