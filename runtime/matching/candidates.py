@@ -102,9 +102,14 @@ class Candidate:
         """The compiled artifact."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def signature(self) -> LaunchPlan:
-        """The launch plan of its artifact, which has its signature."""
+        """The launch plan of its artifact, which has its signature.
+
+        Raises:
+            CorruptError: an array is smaller than its buffer.
+        """
+        self.artifact.plan.check_arrays()
         return self.artifact.plan
 
     @cached_property

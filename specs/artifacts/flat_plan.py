@@ -130,6 +130,7 @@ class _Writer:
             raise UnsupportedError(
                 f"it runs on {plan.device_count} devices together, and a flat plan is for one."
             )
+        plan.check_arrays()
         self._add_facts()
         for buffer in plan.buffers:
             self._add_buffer(buffer)

@@ -168,4 +168,4 @@ def test_a_damaged_plan_is_refused(
     plan = json.loads(json.dumps(made.artifact(code=b"none").record["plan"]))
     plan[where][number].update(changes)
     with pytest.raises(CorruptError, match=message):
-        plan_from_json(plan)
+        plan_from_json(plan).check_arrays()
