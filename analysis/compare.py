@@ -436,7 +436,7 @@ def _with_lines(kernel: KernelDifference, difference: Difference, store: Store) 
     counts = []
     for subject, artifact, own in _both(difference, kernel):
         if subject.action_key is None:
-            lines, missing = artifact.source_lines, _NOT_BUNDLED
+            lines, missing = artifact.source_lines(), _NOT_BUNDLED
         else:
             lines, missing = read_source_lines(store, subject.action_key), _NOT_STORED
         known = None if lines is None else lines_of(artifact, own, lines)

@@ -20,10 +20,10 @@ from pallasc.specs.artifacts.artifact import (
     Artifact,
     KernelResources,
     blocks_by_limit,
-    model_figure,
     warps_of_block,
 )
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.gpus import Target
 from pallasc.specs.spelling import amount, short_time
 
 _TOGETHER = 128
@@ -159,16 +159,16 @@ def _work(launch: Launch, kernel: KernelResources, artifact: Artifact) -> Work:
     return work_of(launch, artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0"))
 
 
-def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> Occupancy:
+def occupancy_of(launch: Launch, kernel: KernelResources, target: Target) -> Occupancy:
     """Return the occupancy of a launch on the model that it was compiled for."""
     limits = blocks_by_limit(launch, kernel, target)
     blocks = max(1, min(limits.values()))
     together = math.prod(launch.cluster or (1, 1, 1))
-    resident = blocks * model_figure(target, "sm_count") // together
+    resident = blocks * target.sm_count // together
     return Occupancy(
         blocks_per_sm=blocks,
         warps_per_sm=blocks * warps_of_block(launch),
-        most_warps_per_sm=model_figure(target, "threads_per_sm") // 32,
+        most_warps_per_sm=target.threads_per_sm // 32,
         limited_by=tuple(name for name, limit in limits.items() if limit <= blocks),
         waves=math.prod(launch.grid) / together / max(1, resident),
     )

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from pallasc.analysis.work import Work
-from pallasc.specs.artifacts.artifact import model_figure
 from pallasc.specs.artifacts.plan import Launch, LaunchPlan
+from pallasc.specs.gpus import Target
 
 _H100 = {"f16": 989.4, "tf32": 494.7, "f8": 1978.9, "i8": 1978.9, "f64": 66.9}
 _B200 = {"f16": 2250.0, "tf32": 1125.0, "f8": 4500.0, "i8": 4500.0}
@@ -67,19 +67,13 @@ class Roofline:
     limited_by: Literal["memory", "tensor"]
 
 
-def roofline_of(
-    launch: Launch, plan: LaunchPlan, target: Mapping[str, Any], work: Work
-) -> Roofline:
-    """Return the bounds of a launch on the model that it was compiled for.
-
-    Raises:
-        CorruptError: the target lacks a figure.
-    """
+def roofline_of(launch: Launch, plan: LaunchPlan, target: Target, work: Work) -> Roofline:
+    """Return the bounds of a launch on the model that it was compiled for."""
     numbers = {access.buffer for access in launch.accesses()}
     buffers = [plan.buffers[number] for number in numbers]
     least = sum(buffer.size for buffer in buffers if buffer.role != "temporary")
-    of_bytes = least / max(1, model_figure(target, "memory_bandwidth_bytes_per_s"))
-    of_flops = _seconds_of_flops(work, str(target.get("name")))
+    of_bytes = least / target.memory_bandwidth_bytes_per_s
+    of_flops = _seconds_of_flops(work, target.name)
     by_tensor = of_flops is not None and of_flops > of_bytes
     return Roofline(
         least_bytes=least,

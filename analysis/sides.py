@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pallasc.compiler.builds.bundling import Repository, find_repository
 from pallasc.compiler.toolchain.modules import locate_module
 from pallasc.errors import NotCachedError, SpecError, ToolError
-from pallasc.specs.artifacts.artifact import Artifact, Resources, resources_of
+from pallasc.specs.artifacts.artifact import Artifact, Resources
 from pallasc.specs.canonical import plain, variant_id
 from pallasc.specs.spec import Variant
 
@@ -91,14 +91,14 @@ def subject_of(
         whole: the artifact as compiled, if `artifact` lacks parts of it, as in a bundle.
     """
     pairs = [(key, plain(value)) for key, value in params]
-    target = target or str(artifact.target["name"])
+    target = target or artifact.target.name
     original = whole or artifact
     return Subject(
         variant_id(name, pairs, target),
         name,
         dict(pairs),
         target,
-        resources_of(original),
+        original.resources,
         artifact,
         action_key,
         original.digest,
@@ -182,7 +182,7 @@ def lock_side(lock: Lock, name: str, store: Store) -> Side:
         artifact = artifact_of_action(store, entry.action)
         if artifact is not None and artifact.digest != entry.artifact:
             artifact = None
-        resources = lock.resources.get(key) or (resources_of(artifact) if artifact else Resources())
+        resources = lock.resources.get(key) or (artifact.resources if artifact else Resources())
         kernel, params, target = _parts(key)
         subjects.append(
             Subject(key, kernel, params, target, resources, artifact, entry.action, entry.artifact)

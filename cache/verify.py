@@ -15,7 +15,7 @@ from pallasc.cache.inventory import INDEX, Scan
 from pallasc.cache.packs import open_stored, put_pack_away
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, ToolError
-from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
+from pallasc.specs.artifacts.cubin import Tool, other_maker, parse_cubin
 
 CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE = "corrupt", "incomplete", "foreign", "unreadable"
 
@@ -87,7 +87,7 @@ def _checked(area: str, name: str, data: bytes) -> _IntactFile:
     tools = None
     if area == BLOBS:
         with contextlib.suppress(CorruptError):  # a blob may be anything
-            tools = tools_of(data)
+            tools = parse_cubin(data).tools
     return _IntactFile(area, name, len(data), body if area == ARTIFACTS else None, tools)
 
 

@@ -23,7 +23,7 @@ from pallasc.specs.canonical import Scalar
 if TYPE_CHECKING:
     from pallasc.cli.arguments.variants import Work
     from pallasc.cli.launching import Chosen
-    from pallasc.specs.artifacts.signature import Signature
+    from pallasc.specs.artifacts.plan import LaunchPlan
     from pallasc.specs.gpus import Target
 
 
@@ -207,11 +207,10 @@ class Figures:
         )
 
 
-def moved_bytes(signature: Signature) -> int:
+def moved_bytes(signature: LaunchPlan) -> int:
     """Return the size of all inputs and outputs; an input updated in place counts twice."""
-    sizes = signature.sizes_bytes
-    updated = {number for source, number in signature.sources if source == "input"}
-    return sum(sizes) + sum(sizes[number] for number in updated)
+    updated = [signature.inputs[number] for number in signature.updated]
+    return sum(array.size_bytes for array in (*signature.passed, *updated))
 
 
 def parse_flop(text: str, params: Mapping[str, Scalar]) -> float:

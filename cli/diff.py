@@ -222,7 +222,7 @@ class Opener:
                 each.id,
                 each.name,
                 tuple(each.params.items()),
-                Target(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
+                Target(each.target, each.artifact.target.arch if each.artifact else ""),
                 each,
             )
             for each in side.variants

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.artifact import Artifact
-    from pallasc.specs.artifacts.plan import Binding
-    from pallasc.specs.artifacts.signature import Signature
+    from pallasc.specs.artifacts.plan import Binding, LaunchPlan
     from pallasc.specs.gpus import Target
     from pallasc.specs.spec import Variant
 
@@ -107,7 +106,7 @@ class Value:
 
 
 def make_inputs(
-    signature: Signature, *, seed: int, files: Mapping[str, Path], name: str, devices: int = 1
+    signature: LaunchPlan, *, seed: int, files: Mapping[str, Path], name: str, devices: int = 1
 ) -> list[Value]:
     """Return the inputs in order, from files or random.
 
@@ -134,10 +133,10 @@ def make_inputs(
         hint = suggestion(unknown, paths, otherwise="Inputs")
         raise ArgumentError(f"{name} has no input {unknown!r}.", hint=hint)
     values = []
-    for array, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
+    for array in signature.inputs:
         file, whole = files.get(array.path), of_devices(array, devices)
         if file is None:
-            data = _random(array, size, seed, devices)
+            data = _random(array, array.size_bytes, seed, devices)
         else:
             what = named_with_devices(name, devices)
             data = read_input(file, array.path, array.dtype, whole.shape, what)

@@ -643,14 +643,14 @@ def show_command(expression: str | None, as_json: bool, work: Work) -> None:
       pallasc tune show specs/ --json | jq ".rows[].us"
     """
     from pallasc.specs.loading.select import select
-    from pallasc.specs.loading.tuned_table import TunedPoints
+    from pallasc.specs.loading.tuned_table import TunedPoints, table_shown
 
     known = work.select().specs
     tables = TunedPoints(known)
     tuned = {
-        (spec.name, id(own)): (spec.name, own)
+        (spec.name, table_shown(spec, spec.tune)): (spec.name, tables.table(spec, spec.tune))
         for spec in known
-        if spec.tune is not None and (own := tables.table(spec, spec.tune)) is not None
+        if spec.tune is not None
     }
     rows = [_selectable(row, name, own.by) for name, own in tuned.values() for row in own.rows]
     if rows and expression is not None:

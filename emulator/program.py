@@ -45,7 +45,6 @@ from pallasc.specs.artifacts.artifact import (
     Artifact,
     KernelResources,
     blocks_per_sm,
-    model_figure,
 )
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
@@ -553,9 +552,9 @@ class PlanRun:
     def _room(self, step: Launch, resources: KernelResources) -> tuple[int, str]:
         """Return how many clusters run on the artifact's GPU at once, and text that explains it."""
         target = self.artifact.target
-        count, each = model_figure(target, "sm_count"), blocks_per_sm(step, resources, target)
+        count, each = target.sm_count, blocks_per_sm(step, resources, target)
         blocks = "1 block" if each == 1 else f"{each} blocks"
-        reason = f"{target['name']}: {count} multiprocessors x {blocks}"
+        reason = f"{target.name}: {count} multiprocessors x {blocks}"
         return max(1, count * each // math.prod(step.cluster or (1,))), reason
 
     def ptx_of(self, step: Launch) -> str:

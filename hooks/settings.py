@@ -135,7 +135,7 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]
     frozen, project = _frozen_by(environ), _project(root)
     if project is None:
         return ()
-    project.check_keys()
+    project.at.check_known("key", project.values, KEYS)
     bundles = _bundles(project.values.get(_BUNDLES, {}), project.at.child(_BUNDLES))
     return tuple(_setting(place, value, at, frozen=frozen) for place, value, at in bundles)
 

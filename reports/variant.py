@@ -34,7 +34,6 @@ from pallasc.specs.artifacts.artifact import (
     Artifact,
     KernelResources,
     blocks_by_limit,
-    model_figure,
 )
 from pallasc.specs.artifacts.cubin import parse_elf
 from pallasc.specs.artifacts.plan import Launch
@@ -224,15 +223,14 @@ def _memory(
             if taken:
                 title = f"block {block}, {kind}: {size(taken)}"
                 yield {"kind": kind, "size": round(taken * each), "title": title}
-    total = model_figure(artifact.target, "smem_per_sm_bytes")
+    total = artifact.target.smem_per_sm_bytes
     free = total - blocks * (static + dynamic + _RESERVED_BYTES)
     if free > 0:
         yield {"kind": "free", "size": free, "title": f"free: {size(free)}"}
 
 
 def _memory_text(launch: Launch, kernel: KernelResources, held: int, artifact: Artifact) -> str:
-    total = model_figure(artifact.target, "smem_per_sm_bytes")
-    most = model_figure(artifact.target, "smem_optin_bytes")
+    total, most = artifact.target.smem_per_sm_bytes, artifact.target.smem_optin_bytes
     taken = kernel.static_smem_bytes + launch.dynamic_smem_bytes
     blocks = counted(held, "block")
     return (

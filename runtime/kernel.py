@@ -42,7 +42,7 @@ from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.matching.padding import Padding
 from pallasc.runtime.matching.tuned import Choice, Selector
 from pallasc.specs.arrays import resolve_array
-from pallasc.specs.artifacts.artifact import cached_property
+from pallasc.specs.artifacts import cached_property
 from pallasc.specs.artifacts.signature import MISSING
 from pallasc.specs.canonical import Scalar, canonical_json
 from pallasc.specs.spelling import an
@@ -411,7 +411,7 @@ class Kernel(Variants):
     def _takes_out(self) -> bool:
         """Return True if an argument of the compiled function is named out."""
         kernels = self.forms.kernels if self.forms is not None else (self,)
-        return any(kernel.arguments.takes("out") for kernel in kernels)
+        return any("out" in kernel.arguments.names for kernel in kernels)
 
     def _install(self, match: Match) -> None:
         """Let later calls like this one go through the C extension, if it is available."""

@@ -35,7 +35,8 @@ from pallasc.errors import ArgumentError, SelectionError, SpecError, ToolError
 from pallasc.runtime.calls.match import Rules
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching.candidates import Candidate, Facts, Origin, note_provider
-from pallasc.specs.artifacts.artifact import Artifact, cached_property
+from pallasc.specs.artifacts import cached_property
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.bundle import open_bundle as open_file
 from pallasc.specs.bundle.manifest import Entry as ManifestEntry

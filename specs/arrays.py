@@ -234,30 +234,18 @@ class DType(NamedTuple):
     bits: int
 
 
-_INTEGER_BITS = (1, 2, 4, 8, 16, 32, 64)
-_SMALL_FLOATS = (
-    (8, "e4m3fn e5m2 e4m3b11fnuz e4m3fnuz e5m2fnuz e4m3 e3m4 e8m0fnu"),
-    (6, "e2m3fn e3m2fn"),
-    (4, "e2m1fn"),
+_NAMES = (
+    "i1 i2 i4 i8 i16 i32 i64 u1 u2 u4 u8 u16 u32 u64 f16 bf16 f32 f64 "
+    "f8e4m3fn f8e5m2 f8e4m3b11fnuz f8e4m3fnuz f8e5m2fnuz f8e4m3 f8e3m4 f8e8m0fnu f6e2m3fn f6e3m2fn "
+    "f4e2m1fn c64 c128"
 )
+_KINDS = {"i": "int", "u": "uint", "f": "float", "bf": "bfloat", "c": "complex"}
 DTYPES: dict[str, DType] = {
-    dtype.name: dtype
-    for dtype in (
-        DType("bool", "bool_", 8),
-        *(DType(f"i{bits}", f"int{bits}", bits) for bits in _INTEGER_BITS),
-        *(DType(f"u{bits}", f"uint{bits}", bits) for bits in _INTEGER_BITS),
-        DType("f16", "float16", 16),
-        DType("bf16", "bfloat16", 16),
-        DType("f32", "float32", 32),
-        DType("f64", "float64", 64),
-        *(
-            DType(f"f{bits}{kind}", f"float{bits}_{kind}", bits)
-            for bits, kinds in _SMALL_FLOATS
-            for kind in kinds.split()
-        ),
-        DType("c64", "complex64", 64),
-        DType("c128", "complex128", 128),
-    )
+    "bool": DType("bool", "bool_", 8),
+    **{
+        name: DType(name, f"{_KINDS[kind]}{bits}{'_' if rest else ''}{rest}", int(bits))
+        for name, kind, bits, rest in re.findall(r"(([a-z]+)(\d+)(\w*))", _NAMES)
+    },
 }
 """Every element type by its canonical name."""
 
@@ -298,11 +286,21 @@ class ArraySpec(Struct, frozen=True):
         dtype: canonical name of the element type.
         shape: sizes of the dimensions; zero is allowed, and a scalar has no dimensions.
         layout: dimensions from minor to major, or None for row-major.
+
+    Raises:
+        SpecError: the size in bytes does not fit in 63 bits, the compiler's limit.
     """
 
     dtype: str
     shape: tuple[int, ...]
     layout: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.nbytes >= _LIMIT:
+            raise SpecError(
+                f"{str(self)!r} takes {self.nbytes} bytes.",
+                hint="An array takes less than 2**63 bytes: make a dimension smaller.",
+            )
 
     def __str__(self) -> str:
         return array_text(self.dtype, self.shape, self.layout)
@@ -357,7 +355,7 @@ class ArrayTemplate(NamedTuple):
     """An array in spec notation, not filled in; `names` are its parameters in textual order."""
 
     text: str
-    dtype: Template | DType
+    dtype: Template
     dims: tuple[Template | int, ...]
     layout: tuple[int, ...] | None
     names: tuple[str, ...]
@@ -377,38 +375,18 @@ class ArrayTemplate(NamedTuple):
                     hint="A dimension must be a whole number, 0 or more.",
                 )
         shape = tuple(sizes)
-        dtype = self.dtype
-        if isinstance(dtype, Template):
-            element = dtype.fill(params)
-            if isinstance(element, list | dict):
-                raise SpecError(f"{self.text!r}: {show(element)} is not a dtype.")
-            dtype = parse_dtype(plain(element))
+        dtype = parse_dtype(plain(label_of(self.dtype.fill(params))))
         layout = None if self.layout is None else settled_layout(self.layout, shape)
         if layout is not None and dtype.bits < 8:
             raise SpecError(
                 f"{self.text!r}: a type of {dtype.bits} bits has no layout but row-major.",
                 hint="Leave the layout out.",
             )
-        array = ArraySpec(dtype.name, shape, layout)
-        check_size(array)
-        return array
+        return ArraySpec(dtype.name, shape, layout)
 
     def _given(self, params: Mapping[str, Value]) -> str:
         used = [f"{name}={plain(label_of(params[name]))}" for name in self.names]
         return f" with {', '.join(used)}" if used else ""
-
-
-def check_size(array: ArraySpec) -> None:
-    """Check that the size of an array in bytes fits in 63 bits, the compiler's limit.
-
-    Raises:
-        SpecError: the array is too large.
-    """
-    if array.nbytes >= _LIMIT:
-        raise SpecError(
-            f"{str(array)!r} takes {array.nbytes} bytes.",
-            hint="An array takes less than 2**63 bytes: make a dimension smaller.",
-        )
 
 
 @lru_cache(maxsize=4096)
@@ -423,8 +401,9 @@ def parse_array(text: str) -> ArrayTemplate:
     match = _ARRAY.fullmatch(text)
     if match is None:
         raise SpecError(f"{show(text)} is not an array.", hint=_EXAMPLE)
-    template = parse_template(match["dtype"])
-    dtype = template if template.names else parse_dtype(match["dtype"])
+    dtype = parse_template(match["dtype"])
+    if not dtype.names:
+        parse_dtype(match["dtype"])
     dims = _COMMA.split(match["dims"]) if match["dims"].strip() else []
     layout = _parse_layout(match["layout"], len(dims), text)
     made = tuple(_parse_dimension(d.strip(), text) for d in dims)

@@ -12,12 +12,12 @@ Corresponding Driver Versions" in the CUDA release notes.
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
-from pallasc.errors import CorruptError, Location, SpecError
+from pallasc.errors import Location, SpecError
 from pallasc.specs.canonical import Number, Positive
 from pallasc.specs.spelling import one_of, suggestion
 
@@ -112,7 +112,7 @@ class Target(Struct, frozen=True):
     """
 
     name: str
-    arch: str
+    arch: Annotated[str, Meta(pattern=rf"\A{ARCH.pattern}\Z")]
     sm_count: Positive
     smem_optin_bytes: Positive
     smem_per_sm_bytes: Positive
@@ -137,12 +137,12 @@ class Target(Struct, frozen=True):
     @property
     def suffix(self) -> str:
         """Return `a` for an accelerated architecture, else an empty string."""
-        return _parts(self.arch)["suffix"]
+        return re.sub(r"sm_\d+", "", self.arch)
 
     @property
     def features(self) -> frozenset[Feature]:
         """Return the architecture's features beyond sm_80."""
-        row = ARCHITECTURES.get(capability(self.arch))
+        row = ARCHITECTURES.get((self.major, self.minor))
         return row.features if row else _AMPERE
 
     def figures(self) -> dict[str, str | int | float]:
@@ -155,7 +155,7 @@ class Target(Struct, frozen=True):
         Keys contain these values instead of this file, so a new row or a comment changes no key.
         They are all columns of the architecture's row except `IN_NO_KEY`.
         """
-        row = ARCHITECTURES[capability(self.arch)]
+        row = ARCHITECTURES[self.major, self.minor]
         # The driver may be required by the architecture or by the toolkit's major version.
         drivers = {api for api in LINUX_DRIVERS if api[1] == 0} | {row.driver}
         return {
@@ -167,36 +167,9 @@ class Target(Struct, frozen=True):
         }
 
 
-def target_of_record(record: Mapping[str, object]) -> Target:
-    """Return the model that a record was compiled for.
-
-    Raises:
-        CorruptError: a field is missing or has the wrong type.
-    """
-    try:
-        target = convert(record, Target)
-    except ValidationError as error:
-        raise CorruptError(f"the artifact's target is damaged: {error}") from error
-    if ARCH.fullmatch(str(record["arch"])) is None:
-        raise CorruptError(f"the artifact's target has arch {str(record['arch'])[:80]!r}")
-    return target
-
-
-def _parts(arch: str) -> re.Match[str]:
-    match = ARCH.fullmatch(arch)
-    if match is None:
-        raise SpecError(f"{arch!r} is not an architecture.", hint="Write it like sm_90a.")
-    return match
-
-
 def capability(arch: str) -> tuple[int, int]:
-    """Return the compute capability of an architecture, (9, 0) for `sm_90a`.
-
-    Raises:
-        SpecError: the text is not the name of an architecture.
-    """
-    parts = _parts(arch)
-    return int(parts["major"]), int(parts["minor"])
+    """Return the compute capability of an architecture, (9, 0) for `sm_90a`."""
+    return divmod(int(re.sub(r"\D", "", arch)), 10)
 
 
 def reserved_smem_bytes(sm: int) -> int:

@@ -92,14 +92,6 @@ class ProjectTable(NamedTuple):
     values: Mapping[str, Any]
     at: Place
 
-    def check_keys(self) -> None:
-        """Check that all keys are known.
-
-        Raises:
-            SpecError: a key is unknown.
-        """
-        self.at.check_known("key", self.values, KEYS)
-
 
 def project_table(folder: str | Path) -> ProjectTable | None:
     """Return the table of the project around a folder, None if it has no settings.
@@ -129,23 +121,19 @@ def read_project(file: str, shown: str = "") -> ProjectTable | None:
         SpecError: the file cannot be read, or is not TOML.
     """
     try:
-        status = os.stat(file)
-        return _read(file, shown or file, status.st_mtime_ns, status.st_size)
+        data = Path(file).read_bytes()
     except OSError as error:
         raise SpecError(f"{shown or file} cannot be read: {error.strerror}.") from error
+    return _parsed(data, shown or file) if b"pallasc" in data else None
 
 
 @lru_cache(maxsize=4)
-def _read(file: str, shown: str, mtime_ns: int, size: int) -> ProjectTable | None:
-    """Read the table in a file; cached, because several parts of a build use it.
+def _parsed(data: bytes, shown: str) -> ProjectTable:
+    """Parse the table in a file; cached, because several parts of a build use it.
 
     Raises:
-        OSError: the file cannot be read.
         SpecError: the file is not TOML.
     """
-    data = Path(file).read_bytes()
-    if b"pallasc" not in data:
-        return None
     import tomllib  # most projects have no settings
 
     try:
@@ -168,8 +156,8 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     project = project_table(folder)
     if project is None:
         return NOTHING_SET
-    project.check_keys()
     table, at = project
+    at.check_known("key", table, KEYS)
     names = {field.name for field in FIELDS}
     values = record(FIELDS).read({key: table[key] for key in table if key in names}, at)
     where = {name: at.child(name).location for name in values}

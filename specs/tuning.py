@@ -14,7 +14,7 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location
-from pallasc.specs.canonical import Natural, Number, Scalar, Value, canonical_text, plain
+from pallasc.specs.canonical import Natural, Number, Scalar, Value, canonical_text, plain, typed
 from pallasc.specs.gpus import MODELS, device_names
 
 Buckets = Literal["pow2"] | tuple[int, ...]
@@ -125,10 +125,6 @@ class Tuning(Struct, frozen=True):
         """Return the exact key of a point."""
         return tuple(params[name] for name in self.by)
 
-    def bucket_of(self, params: Mapping[str, Scalar]) -> tuple[Scalar, ...] | None:
-        """Return the key of a point's bucket, None if a value is beyond the last edge."""
-        return bucket_key(self.key_of(params), self.by, self.buckets)
-
     def to_json(self) -> dict[str, Any]:
         """Return the form used in a bundle's entry, without default values."""
         rows = tuple(map(_row_json, self.rows))
@@ -191,12 +187,12 @@ def chosen_by(
         is_here: returns True for rows for that GPU.
     """
     # In reverse, so that the first of several rows for a key is used.
-    rows = {_typed(row.key): row for row in reversed(tuning.rows) if is_here(row)}
+    rows = {typed(row.key): row for row in reversed(tuning.rows) if is_here(row)}
     if rows:
-        if row := rows.get(_typed(tuning.key_of(params))):
+        key = tuning.key_of(params)
+        if row := rows.get(typed(key)):
             return "row", row
-        wide = tuning.bucket_of(params)
-        if wide is not None and (row := rows.get(_typed(wide))):
+        if row := rows.get(typed(bucket_key(key, tuning.by, tuning.buckets))):
             return "bucket", row
     return ("default", None) if tuning.is_default else None
 
@@ -212,11 +208,6 @@ def names_of(target: str) -> set[str]:
     """Return all names of a model: its own, and its device's names if known."""
     model = MODELS.get(target)
     return {target} if model is None else {target, *device_names(model.description)}
-
-
-def _typed(key: Sequence[Scalar]) -> tuple[object, ...]:
-    """Return a key in which 1 and true differ."""
-    return tuple((type(value), value) for value in key)
 
 
 def check_padding(

@@ -22,7 +22,7 @@ from pallasc.errors import DeviceError, SelectionError, SpecError
 from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.selection import arch_refusal
 from pallasc.runtime.timing import Conditions
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.plan import LaunchPlan
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import Scalar, typed
@@ -142,16 +142,18 @@ class Referee:
     bundle: Bundle
     standard: tuple[str, Sequence[bytes]] | None = None
 
-    def inputs(self, entry: Entry, signature: Signature) -> list[bytes]:
+    def inputs(self, entry: Entry, signature: LaunchPlan) -> list[bytes]:
         """Return the inputs of a point, as `pallasc run` makes them."""
         from pallasc.compiler.arrays import random_bytes
 
         reference = self.bundle.reference(entry)
         seed = 0 if reference is None else reference.seed
-        passed = zip(signature.inputs, signature.sizes_bytes, strict=False)
-        return [random_bytes(own.dtype, size, seed=seed, name=own.path) for own, size in passed]
+        return [
+            random_bytes(own.dtype, own.size_bytes, seed=seed, name=own.path)
+            for own in signature.inputs
+        ]
 
-    def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
+    def disagreement(self, entry: Entry, signature: LaunchPlan, outputs: Sequence[bytes]) -> str:
         """Describe the first wrong element of outputs, "" if they are right."""
         from pallasc.compiler.arrays import compare_outputs, compare_samples
 
@@ -302,8 +304,8 @@ class Points:
                 os.close(descriptor)
             self._inputs.clear()
 
-    def _signature(self, name: str) -> Signature:
-        return Signature.of(self._setup.bundle.artifact(self._match.entries[name]).plan)
+    def _signature(self, name: str) -> LaunchPlan:
+        return self._setup.bundle.artifact(self._match.entries[name]).plan
 
     def _process(self, name: str) -> PointProcess:
         """Return the process of a point before its launch; start the process if needed."""

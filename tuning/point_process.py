@@ -213,8 +213,8 @@ class _Point:
         self.route.program(self.device.ordinal)  # reject an unsuitable GPU before allocating
         signature = self.route.signature
         data = [
-            mmap.mmap(number, size, prot=mmap.PROT_READ) if size else b""
-            for number, size in zip(inputs, signature.sizes_bytes, strict=False)
+            mmap.mmap(number, own.size_bytes, prot=mmap.PROT_READ) if own.size_bytes else b""
+            for number, own in zip(inputs, signature.inputs, strict=True)
         ]
         self.operands = Operands(signature, data, self.device)
         self.route.enqueue(0, self.device.ordinal, self.operands.pointers)

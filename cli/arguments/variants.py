@@ -157,13 +157,12 @@ def _hit(
 ) -> VariantResult:
     """Return a variant of a bundle or store; it has no function and no reference."""
     from pallasc.compiler.builds.report import VariantResult
-    from pallasc.specs.gpus import target_of_record
     from pallasc.specs.spec import Budget, Variant
 
     variant = Variant(
         name=name,
         params=tuple(params.items()),
-        target=target_of_record(artifact.target),
+        target=artifact.target,
         entry="",
         args={},
         static={},

@@ -65,7 +65,7 @@ def summary_text(artifact: Artifact, *, label: str = "artifact") -> str:
 
 def _facts(artifact: Artifact, plan: plans.LaunchPlan) -> Iterator[tuple[str, str]]:
     driver = artifact.record.get("minimum_driver", {})
-    yield "target", f"{artifact.target['name']} ({artifact.target['arch']})"
+    yield "target", f"{artifact.target.name} ({artifact.target.arch})"
     jax, ptxas = artifact.versions.get("jax"), artifact.toolchain.get("ptxas")
     yield "toolchain", f"jax {jax}, ptxas {ptxas}"
     yield "driver", f"CUDA {driver.get('cuda')}, Linux {driver.get('linux')} or newer"

@@ -5,9 +5,8 @@ A `Run` has one `Outcome` per variant of a build, or per level and variant of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pallasc.cli.output.text import error_line
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.errors import Location, PallascError
     from pallasc.specs.artifacts.artifact import Artifact, Resources
-    from pallasc.specs.gpus import Target
 
 T = TypeVar("T")
 _NOT_DONE = {
@@ -75,12 +73,8 @@ class Outcome(NamedTuple):
         """Resources of a built variant as stored in a lock file, None without an artifact."""
         if self.result is None or self.result.artifact is None:
             return None
-        from pallasc.specs.artifacts.artifact import resources_of
-
-        # The artifact's record has the same figures, but would have to be read.
         with suppress(CorruptError):
-            figures = _figures_of(self.result.variant.target)
-            return resources_of(self.result.artifact, figures)
+            return self.result.artifact.resources
         return None
 
     @property
@@ -92,11 +86,6 @@ class Outcome(NamedTuple):
     def holds_no_kernel(self) -> bool:
         """True if the variant was compiled but contains no Mosaic GPU kernel."""
         return self.result is not None and _holds_no_kernel(self.result)
-
-
-@cache
-def _figures_of(target: Target) -> Mapping[str, Any]:
-    return target.figures()
 
 
 class Found(NamedTuple):

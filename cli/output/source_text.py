@@ -257,7 +257,7 @@ def held_lines(results: Iterable[VariantResult], store: Store) -> FoundLines:
     found: dict[str, Found] = {}
     for result in results:
         if result.action_key is None:
-            lines, where = result.artifact and result.artifact.source_lines, "its bundle"
+            lines, where = result.artifact and result.artifact.source_lines(), "its bundle"
             hint = "Make the bundle with: pallasc bundle create --lines"
         else:
             lines, where = read_source_lines(store, result.action_key), "the store"

@@ -204,7 +204,7 @@ def _groups(items: Sequence[Item], place: Path, split_by: SplitBy | None) -> lis
         return [(None, place, items)]
     groups: dict[str, list[Item]] = {}
     for item in items:
-        name = item.target if split_by == "target" else str(item.artifact.target["arch"])
+        name = item.target if split_by == "target" else item.artifact.target.arch
         if "/" in name:  # only in a bundle that pallasc did not write
             raise CorruptError(f"{name!r} is not the name of a GPU model.")
         groups.setdefault(name, []).append(item)

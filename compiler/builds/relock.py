@@ -14,7 +14,6 @@ from pallasc.compiler.builds.locked import OTHER_ACTION_KEY, Locked, tables_of
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.errors import NotCachedError
-from pallasc.specs.artifacts.artifact import resources_of
 from pallasc.specs.loading.lock import (
     Change,
     Entry,
@@ -156,7 +155,7 @@ def update_lock(
     entries = {result.variant.id: entry for result in report.results if (entry := _entry(result))}
     if len(entries) < len(variants) or report.exit_code:
         return LockReport(old, report, toolchain=tuple(changed_parts))
-    resources = {r.variant.id: resources_of(r.artifact) for r in report.results if r.artifact}
+    resources = {r.variant.id: r.artifact.resources for r in report.results if r.artifact}
     made = Lock(toolchain, entries, resources, tables_of(variants))
     new = merged(old, made, whole=whole)
     changes = compare(old.variants, entries, whole=whole)

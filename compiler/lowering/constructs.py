@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from pallasc.compiler.lowering.diagnose import failed_line, place_of
 from pallasc.errors import CompileError, Location, UnsupportedError, message_of
-from pallasc.specs.gpus import ARCHITECTURES, DEFAULT_MODELS, Feature, Target, capability
+from pallasc.specs.gpus import ARCHITECTURES, Feature, Target
 from pallasc.specs.spelling import nearest
 
 _COPIES = ("copy_gmem_to_smem", "copy_smem_to_gmem")
@@ -80,8 +80,8 @@ def check_constructs(jaxpr: Any, target: Target) -> None:
         if need is None and _has_cluster(equation):
             need = "a cluster of blocks", "clusters"
         if need and need[1] not in target.features:
-            rows = [ARCHITECTURES[capability(arch)] for arch in DEFAULT_MODELS]
-            having = ", ".join(row.name for row in rows if need[1] in row.features)
+            rows = (row for row in ARCHITECTURES.values() if row.model and need[1] in row.features)
+            having = ", ".join(row.name for row in rows)
             raise CompileError(
                 f"the kernel uses {need[0]}, which {target.arch} does not have, only {having}",
                 location=_last_place(seen),

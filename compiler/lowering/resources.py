@@ -155,8 +155,6 @@ def _problems(launch: Launch, kernel: KernelResources, target: Target) -> Iterat
             yield f"its {what} in 32 bits is {sizes}, and CUDA takes from 1 to {most}"
     if blocks > _CLUSTER:
         yield f"a cluster has {blocks} blocks, and GPUs take at most {_CLUSTER}"
-    if any(size % part for size, part in zip(launch.grid, cluster, strict=True)):
-        yield f"its grid {launch.grid} does not divide into clusters of {cluster}"
     smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes
     if smem > target.smem_optin_bytes:
         has = target.smem_optin_bytes

@@ -360,7 +360,7 @@ def _check_artifact(reply: Compiled, asked: Compile) -> None:
     artifact = Artifact(reply.record, lambda name: reply.blobs.get(name, b""))
     artifact.blobs()
     _ = artifact.kernels, artifact.plan  # these read the rest of the record
-    target = {name: value for name, value in artifact.target.items() if name != "name"}
+    target = {name: value for name, value in artifact.record["target"].items() if name != "name"}
     if target != asked.variant.target.figures():
         raise ValueError("its artifact is for another target")
     if {*reply.blobs} != {*artifact.record["blobs"]}:

@@ -44,7 +44,7 @@ from pallasc.specs.arrays import parse_dtype
 from pallasc.specs.spelling import an
 
 if TYPE_CHECKING:
-    from pallasc.specs.artifacts.signature import Signature
+    from pallasc.specs.artifacts.plan import LaunchPlan
 
 # ---- DLPack capsules
 
@@ -394,7 +394,7 @@ class Operands:
         OutOfMemoryError: the device memory is too small.
     """
 
-    def __init__(self, signature: Signature, inputs: Iterable[Any], device: Device) -> None:
+    def __init__(self, signature: LaunchPlan, inputs: Iterable[Any], device: Device) -> None:
         self._sources = signature.sources
         passed = [DeviceArray(own.shape, own.dtype, device.ordinal) for own in signature.passed]
         count = len(signature.inputs)

@@ -168,15 +168,12 @@ def _capability(arch: str) -> tuple[int, int]:
 
 def _order(candidate: Candidate, local_names: Sequence[str]) -> tuple[Any, ...]:
     """Return the sort key for the order in which variants are tried; see `selection`."""
-    match = ARCH.fullmatch(candidate.arch)
-    suffix = "" if match is None else match[3]
-    major, minor = _capability(candidate.arch)
-    names = set(device_names(str(candidate.artifact.target.get("description"))))
+    target = candidate.artifact.target
     return (
-        {"a": 0, "f": 1}.get(suffix, 2),
-        -major,
-        -minor,
-        names.isdisjoint(local_names),
+        {"a": 0, "f": 1}.get(target.suffix, 2),
+        -target.major,
+        -target.minor,
+        set(device_names(target.description)).isdisjoint(local_names),
         candidate.target,
     )
 

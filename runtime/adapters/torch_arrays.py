@@ -30,7 +30,8 @@ from pallasc.runtime.matching.arrays import (
 )
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import ALIASES, DTYPES, layout_of, strides_of
-from pallasc.specs.artifacts.signature import children_of, input_names, is_flat
+from pallasc.specs.artifacts.plan import tree_leaves
+from pallasc.specs.artifacts.signature import input_names, is_flat
 
 _OWN_NAMES = {"bool": "bool", "complex64": "c64", "complex128": "c128"}
 
@@ -411,7 +412,7 @@ class _Form:
                 places.setdefault(number, leaf)
         tree = self.signature.output_tree
         if places and type(tree) is not int:
-            positions = {leaf: position for position, leaf in enumerate(children_of(tree))}
+            positions = {leaf: position for position, leaf in enumerate(tree_leaves(tree))}
             return _returned([made[positions[leaf]] for _, leaf in sorted(places.items())])
         return made if places else None
 

@@ -55,7 +55,8 @@ from pallasc.runtime.matching.padding import Prepared
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.runtime.native.library import Library, NativePlan, has_thread_streams, open_library
 from pallasc.specs.artifacts.flat_plan import flat_plan
-from pallasc.specs.artifacts.signature import MISSING, Signature, unflatten
+from pallasc.specs.artifacts.plan import LaunchPlan
+from pallasc.specs.artifacts.signature import MISSING, unflatten
 
 # ---- programs
 
@@ -263,7 +264,7 @@ class Match(Struct):
     padding: Prepared | None = None
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> LaunchPlan:
         """The signature that the caller sees."""
         return self.route.signature if self.padding is None else self.padding.signature
 

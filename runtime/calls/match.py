@@ -43,9 +43,9 @@ from pallasc.runtime.matching.selection import (
 )
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.arrays import array_text, strides_of
-from pallasc.specs.artifacts.artifact import cached_property
-from pallasc.specs.artifacts.plan import Binding, tree_leaves
-from pallasc.specs.artifacts.signature import MISSING, Arguments, Signature, flatten, input_names
+from pallasc.specs.artifacts import cached_property
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan, tree_leaves
+from pallasc.specs.artifacts.signature import MISSING, Arguments, flatten, input_names
 
 # ---- the variants of a kernel
 
@@ -122,7 +122,7 @@ class Variants:
         note_provider(self)
 
     @cached_property
-    def signature(self) -> Signature:
+    def signature(self) -> LaunchPlan:
         """The signature of the first variant."""
         return self.variants[0].signature
 
@@ -235,7 +235,7 @@ class Variants:
                 )
             raise error
 
-    def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
+    def signature_for(self, arrays: Sequence[ArrayType]) -> LaunchPlan:
         """Return the signature of the variants for arrays of these types, for any GPU.
 
         Raises:
@@ -413,7 +413,7 @@ class Call(Struct):
                 strides = view.strides or strides_of(view.shape)
                 raise wrong_layout(self.variants.name, binding, strides)
 
-    def _results(self, signature: Signature, ordinal: int | None) -> list[Passed]:
+    def _results(self, signature: LaunchPlan, ordinal: int | None) -> list[Passed]:
         """Check `out` and return its arrays, one for each result."""
         name = self.variants.name
         if self.out is MISSING:
@@ -449,7 +449,7 @@ class Call(Struct):
         return [results[number] for number in sorted(results)]
 
 
-def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) -> int | None:
+def _common_device(name: str, signature: LaunchPlan, inputs: Sequence[Passed]) -> int | None:
     """Return the GPU that all inputs are on, None if all are on the host.
 
     Raises:
@@ -467,7 +467,7 @@ def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) ->
     )
 
 
-def _check_inputs(name: str, signature: Signature, inputs: Sequence[Passed]) -> None:
+def _check_inputs(name: str, signature: LaunchPlan, inputs: Sequence[Passed]) -> None:
     """Check that inputs have no gaps, and are writable if the kernel updates them.
 
     Raises:

@@ -36,7 +36,8 @@ from pallasc.runtime.matching.arrays import (
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.native.library import extension, open_library
 from pallasc.specs.arrays import parse_dtype, strides_of
-from pallasc.specs.artifacts.signature import MISSING, Signature, children_of, input_names, is_flat
+from pallasc.specs.artifacts.plan import LaunchPlan, tree_leaves
+from pallasc.specs.artifacts.signature import MISSING, input_names, is_flat
 
 # ---- keeping calls out of torch.compile
 
@@ -188,7 +189,7 @@ class NativePaths:
         )
         route.fronts.append(front.__self__)
 
-    def _array_words(self, signature: Signature, access: Access, kind: int) -> Iterator[bytes]:
+    def _array_words(self, signature: LaunchPlan, access: Access, kind: int) -> Iterator[bytes]:
         """Yield the checks for each array, packed."""
         given = {*signature.updated}
         if kind == _INTO:
@@ -290,24 +291,24 @@ def _can_hold(route: Route, adapter: Adapter, access: Access) -> bool:
     return True
 
 
-def _names(signature: Signature) -> tuple[str | None, ...]:
+def _names(signature: LaunchPlan) -> tuple[str | None, ...]:
     """Return the names that parameters can be passed by."""
     names = (None if name in ("out", "stream") else name for name, _ in input_names(signature))
     return tuple(name and sys.intern(name) for name in names)
 
 
-def _slots(signature: Signature) -> Slots:
+def _slots(signature: LaunchPlan) -> Slots:
     return tuple(-1 if tree is None else tree for _, tree in input_names(signature))
 
 
-def _outputs(signature: Signature, kind: int) -> tuple[int, list[int]]:
+def _outputs(signature: LaunchPlan, kind: int) -> tuple[int, list[int]]:
     """Return the kind of return value, and the number of each part among the arrays passed."""
     inputs = len(signature.inputs)
     if kind == _OPERATOR:
         fresh = list(range(inputs, len(signature.passed)))
         return (_NONE if not fresh else _LEAF if len(fresh) == 1 else _TUPLE), fresh
     tree = signature.output_tree
-    sources = [signature.sources[n] for n in ([tree] if type(tree) is int else children_of(tree))]
+    sources = [signature.sources[n] for n in tree_leaves(tree)]
     places = [number if source == "input" else inputs + number for source, number in sources]
     return (_LEAF if type(tree) is int else _LIST if isinstance(tree, list) else _TUPLE), places
 

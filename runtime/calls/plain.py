@@ -43,6 +43,7 @@ from pallasc.specs.artifacts.plan import (
     Step,
     TensorMap,
 )
+from pallasc.specs.artifacts.signature import check_addresses
 
 _PARAMETER_QUERIES = 12040
 _FORCED_LOADING = 12040
@@ -67,7 +68,7 @@ class PlainSteps:
     def __init__(self, candidate: Candidate, device: Device) -> None:
         self._name = candidate.id
         self._device = device
-        self._signature = candidate.signature
+        self._plan = candidate.artifact.plan
         try:
             self._load(candidate, device)
         except CorruptError as error:
@@ -103,7 +104,7 @@ class PlainSteps:
             ArgumentError: an address is misaligned, or an output overlaps another array.
             DriverError: the driver refuses a step or a tensor map.
         """
-        self._signature.check_addresses(self._name, pointers)
+        check_addresses(self._plan, self._name, pointers)
         addresses = self._addresses(pointers, workspace)
         with active(self._device) as driver:
             for number, step in enumerate(self._steps):
@@ -112,8 +113,8 @@ class PlainSteps:
     def _addresses(self, pointers: Sequence[int], workspace: int) -> list[int]:
         """Return the address of each buffer of the plan."""
         addresses = self._fixed.copy()
-        for buffer, pointer in zip(self._signature.buffers, pointers, strict=True):
-            addresses[buffer] = pointer
+        for array, pointer in zip(self._plan.passed, pointers, strict=True):
+            addresses[array.buffer] = pointer
         for buffer, offset in self._temporaries:
             addresses[buffer] = workspace + offset
         return addresses
@@ -175,7 +176,7 @@ def _library(driver: Driver, artifact: Artifact, digest: str, what: str) -> tupl
         with outside_captures(driver):
             handle = driver.call("cuLibraryLoadData", data, None, None, 0, None, None, 0, what=what)
         libraries[digest] = parse_cubin(data), handle
-    libraries[digest][0].check_arch(str(artifact.target.get("arch")))
+    libraries[digest][0].check_arch(artifact.target.arch)
     return libraries[digest]
 
 
@@ -227,7 +228,6 @@ def _check_cluster(
 ) -> None:
     if launch.cluster is None:
         return
-    launch.check_cluster()
     shape = "×".join(map(str, launch.cluster))
     config = launch_config(driver, launch, 0)
     try:
@@ -245,11 +245,8 @@ def _check_cluster(
 
 def _upload(name: str, artifact: Artifact, number: int, device: Device) -> int:
     """Return the address of a constant on the device."""
-    buffer = artifact.plan.buffers[number]
-    digest = str(buffer.digest)
+    digest = str(artifact.plan.buffers[number].digest)
     data = artifact.blob(digest)
-    if len(data) != buffer.size:
-        raise CorruptError(f"constant {number} has {len(data)} bytes, not {buffer.size}")
     return upload(device, digest, data, f"the constants of {name} do not fit into {device}")
 
 

@@ -10,9 +10,9 @@ from weakref import WeakValueDictionary
 from msgspec import Struct
 
 from pallasc.errors import CorruptError, PallascError
-from pallasc.specs.artifacts.artifact import Artifact, cached_property
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts import cached_property
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.canonical import Scalar, canonical_json, variant_id
 from pallasc.specs.tuning import Tuning
@@ -102,22 +102,21 @@ class Candidate:
         raise NotImplementedError
 
     @cached_property
-    def signature(self) -> Signature:
-        """Its signature, read from its artifact.
+    def signature(self) -> LaunchPlan:
+        """The launch plan of its artifact, which has its signature.
 
         Raises:
-            CorruptError: as for `Signature.of`.
+            CorruptError: an array is smaller than its buffer.
         """
-        return Signature.of(self.artifact.plan)
+        self.artifact.plan.check_arrays()
+        return self.artifact.plan
 
     @cached_property
     def facts(self) -> Facts:
         """Facts that are known before its artifact is read."""
         target, plan = self.artifact.target, self.artifact.plan
         driver = self.artifact.record.get("minimum_driver")
-        driver = driver if isinstance(driver, Mapping) else None
-        arch = str(target.get("arch"))
-        return Facts(str(target["name"]), arch, driver, plan.inputs, plan.outputs)
+        return Facts(target.name, target.arch, driver, plan.inputs, plan.outputs)
 
     @property
     def target(self) -> str:
@@ -151,10 +150,11 @@ class Candidate:
     @cached_property
     def kind(self) -> object:
         """Key of variants with equal signatures, which can share a route; reads the artifact."""
-        signature = self.signature
-        outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
-        trees = canonical_json([signature.input_tree, signature.output_tree])
-        return self.arrays, outputs, signature.sources, signature.alignments, trees
+        plan = self.artifact.plan
+        outputs = tuple((output.dtype, output.shape) for output in plan.outputs)
+        trees = canonical_json([plan.input_tree, plan.output_tree])
+        alignments = tuple(plan.buffers[array.buffer].alignment for array in plan.passed)
+        return self.arrays, outputs, plan.sources, alignments, trees
 
 
 def by_arrays(candidates: Iterable[Candidate]) -> dict[tuple[ArrayType, ...], list[Candidate]]:

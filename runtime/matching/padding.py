@@ -20,8 +20,7 @@ from pallasc.runtime.device.devices import Device, Driver, active
 from pallasc.runtime.device.streams import align, temporary
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
 from pallasc.specs.arrays import parse_dtype
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 
 # ---- the smallest variant that holds the arrays
 
@@ -159,7 +158,7 @@ class Prepared:
         ArgumentError: an array that is updated in place would have to be copied.
     """
 
-    def __init__(self, name: str, signature: Signature, padding: Padding) -> None:
+    def __init__(self, name: str, signature: LaunchPlan, padding: Padding) -> None:
         for number in padding.inputs:
             if number in signature.updated:
                 path = signature.inputs[number].path
@@ -177,11 +176,8 @@ class Prepared:
         self._strips = {number: _strip(passed[number], own) for number, own in lengths.items()}
         self._inputs = len(signature.inputs)
         self._size_bytes = sum(align(strip.size_bytes) for strip in self._strips.values())
-        self.signature = structs.replace(
-            signature,
-            outputs=tuple(_cut(own, padding.outputs) for own in signature.outputs),
-            results=tuple(_cut(own, padding.outputs) for own in signature.results),
-        )
+        outputs = tuple(_cut(own, padding.outputs) for own in signature.outputs)
+        self.signature = structs.replace(signature, outputs=outputs)
 
     def enqueue(
         self,

@@ -23,7 +23,7 @@ from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.device.devices import Device, capabilities, version_text
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.specs.arrays import array_text, strides_of
-from pallasc.specs.artifacts.artifact import Artifact, blocks_per_sm, model_figure
+from pallasc.specs.artifacts.artifact import Artifact, blocks_per_sm
 from pallasc.specs.artifacts.cubin import api_version
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.manifest import Array
@@ -123,7 +123,7 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
             )
         blocks = math.prod(launch.grid)
         at_a_time = blocks_per_sm(launch, kernel, artifact.target)
-        made_for = model_figure(artifact.target, "sm_count")
+        made_for = artifact.target.sm_count
         if at_a_time * device.sm_count < blocks <= at_a_time * made_for:
             return (
                 f"{launch.kernel} needs all {blocks} blocks resident at once, as on {made_for} "
@@ -145,16 +145,13 @@ def _arrays_refusal(candidate: Candidate, arrays: Sequence[ArrayType]) -> str | 
 def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
     """Return a sort key: the more a variant's model differs from a GPU, the greater."""
     target = candidate.artifact.target
-    match = ARCH.fullmatch(str(target["arch"]))
-    exact, suffix = (0, "") if match is None else (int(match[1] + match[2]), match[3])
-    other_sms = abs(int(target["sm_count"]) - device.sm_count)
     return (
-        exact != device.major * 10 + device.minor,
-        {"a": 0, "f": 1}.get(suffix, 2),
-        -exact,
-        device.name not in device_names(str(target.get("description"))),
-        other_sms,
-        str(target["name"]),
+        (target.major, target.minor) != (device.major, device.minor),
+        {"a": 0, "f": 1}.get(target.suffix, 2),
+        (-target.major, -target.minor),
+        device.name not in device_names(target.description),
+        abs(target.sm_count - device.sm_count),
+        target.name,
     )
 
 

@@ -30,7 +30,7 @@ from pallasc.runtime.matching.selection import (
     resource_refusal,
     several_fit,
 )
-from pallasc.specs.artifacts.artifact import cached_property
+from pallasc.specs.artifacts import cached_property
 from pallasc.specs.tuning import (
     How,
     Row,

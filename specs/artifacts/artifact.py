@@ -37,41 +37,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
 from msgspec import Struct, ValidationError, convert
 
 from pallasc.errors import BudgetError, CorruptError
+from pallasc.specs.artifacts import cached_property
 from pallasc.specs.canonical import Natural, Positive, StrictStruct, canonical_json, digest
-from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
+from pallasc.specs.gpus import ARCHITECTURES, MOST_BLOCKS_PER_SM, Target
 
 if TYPE_CHECKING:
-    from functools import cached_property as cached_property
-
     from pallasc.specs.artifacts.plan import Launch, LaunchPlan
     from pallasc.specs.artifacts.source_lines import SourceLines
     from pallasc.specs.spec import Budget
-else:
-
-    class cached_property:
-        """A property whose value is cached on the object; two threads may both compute it.
-
-        In Python 3.11, `functools.cached_property` holds one lock for all instances while it
-        computes. A fork while another thread computes would deadlock the child.
-
-        Args:
-            func: computes the value from the object.
-        """
-
-        def __init__(self, func: Callable[[Any], Any]) -> None:
-            self.func = func
-            self.__doc__ = func.__doc__
-            self._name = func.__name__
-
-        def __set_name__(self, owner: type, name: str) -> None:
-            self._name = name
-
-        def __get__(self, instance: object | None, owner: type) -> Any:
-            if instance is None:
-                return self
-            # setdefault: all threads get the first value, even if several computed one.
-            return vars(instance).setdefault(self._name, self.func(instance))
-
 
 ARTIFACT_SCHEMA = 1
 
@@ -80,7 +53,7 @@ class ArtifactRecord(TypedDict):
     """JSON of an artifact, with the types that `Artifact` checks."""
 
     schema: int
-    target: Mapping[str, str | int | float]
+    target: Mapping[str, Any]
     toolchain: Mapping[str, Any]
     minimum_driver: NotRequired[Mapping[str, str]]
     plan: Mapping[str, Any]
@@ -153,8 +126,8 @@ class Artifact:
         read_blob: returns the bytes for a digest; they are checked here.
 
     Attributes:
-        find_source_lines: reads the artifact's source lines from its bundle; None outside of
-            bundles.
+        source_lines: reads the source lines from the artifact's bundle; returns None outside of
+            bundles, and if there are none.
         find_ptx: finds the PTX of kernels that come without it, by the digest of their cubin; None
             if it is unknown how the artifact was compiled, as in a bundle or the store.
 
@@ -169,13 +142,13 @@ class Artifact:
         self._read_blob = read_blob
         self._load: Callable[[], Mapping[str, object]] | None = None
         self.find_ptx: Callable[[], Mapping[str, str]] | None = None
-        self.find_source_lines: Callable[[], SourceLines | None] | None = None
+        self.source_lines: Callable[[], SourceLines | None] = lambda: None
 
     def __repr__(self) -> str:
-        return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
+        return f"<Artifact {self.digest[:12]} for {self.target.name}>"
 
     def defer(self, load: Callable[[], Mapping[str, object]], digest: str) -> None:
-        """Drop the record from memory; kernels, sizes, and digest stay.
+        """Drop the record from memory; kernels, resources, and digest stay.
 
         Args:
             load: loads the record again when it is needed.
@@ -187,7 +160,7 @@ class Artifact:
         self.__dict__["digest"] = digest
         _ = self.kernels, self.cubin_bytes  # cached
         with contextlib.suppress(CorruptError):  # raised again when they are needed
-            _ = self.launch_sizes
+            _ = self.resources
         self._record, self._load = None, load
 
     @property
@@ -214,9 +187,11 @@ class Artifact:
         from pallasc.specs.artifacts.plan import plan_from_json
 
         plan = plan_from_json(self.record["plan"])
-        named = [buffer.digest for buffer in plan.buffers if buffer.digest]
-        for key in (*named, *(launch.cubin for launch in plan.launches)):
-            self.blob_bytes(key)
+        for launch in plan.launches:
+            self.blob_bytes(launch.cubin)
+        for number, buffer in enumerate(plan.buffers):
+            if buffer.digest and (size := self.blob_bytes(buffer.digest)) != buffer.size:
+                raise CorruptError(f"constant {number} has {size} bytes, not {buffer.size}")
         return plan
 
     @cached_property
@@ -246,24 +221,21 @@ class Artifact:
         Raises:
             CorruptError: the artifact has no such kernel.
         """
-        for kernel in self.kernels:
-            if (kernel.cubin, kernel.name) == (launch.cubin, launch.kernel):
-                return kernel
-        raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
+        return self._kernel(launch.kernel, launch.cubin)
 
-    @property
-    def source_lines(self) -> "SourceLines | None":
-        """The source lines in the artifact's bundle, None if there are none.
+    @cached_property
+    def target(self) -> Target:
+        """The model that it was compiled for."""
+        return convert(self.record["target"], Target)
+
+    @cached_property
+    def resources(self) -> "Resources":
+        """Its resources.
 
         Raises:
-            CorruptError: the source lines are damaged.
+            CorruptError: the record's plan, kernels, or target is damaged.
         """
-        return None if self.find_source_lines is None else self.find_source_lines()
-
-    @property
-    def target(self) -> Mapping[str, str | int | float]:
-        """The model that it was compiled for."""
-        return self.record["target"]
+        return Resources(*(_worst(self, field)[1] for field in Resources._fields))
 
     @property
     def toolchain(self) -> Mapping[str, Any]:
@@ -292,9 +264,8 @@ class Artifact:
         Raises:
             CorruptError: the artifact does not list `key`, or the bytes have another digest.
         """
-        self.blob_bytes(key)
-        data = self._read_blob(key)
-        if digest(data) != key:
+        size, data = self.blob_bytes(key), self._read_blob(key)
+        if len(data) != size or digest(data) != key:
             raise CorruptError(f"blob {key} does not match its digest")
         return data
 
@@ -322,9 +293,9 @@ class Artifact:
             raise CorruptError(f"the artifact names no blob {key}")
         return size
 
-    def _kernel(self, name: str | None) -> KernelResources:
+    def _kernel(self, name: str | None, cubin: str | None = None) -> KernelResources:
         for kernel in self.kernels:
-            if name is None or kernel.name == name:
+            if name in (None, kernel.name) and cubin in (None, kernel.cubin):
                 return kernel
         raise CorruptError(f"the artifact has no kernel {name}")
 
@@ -336,10 +307,9 @@ def _checked(record: Any) -> ArtifactRecord:
         raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
     try:
         convert(record, ArtifactRecord)
+        convert(record["target"], Target)
     except ValidationError as error:
         raise CorruptError(f"the artifact's record is damaged: {error}") from error
-    if type(record["target"].get("name")) is not str:
-        raise CorruptError("the artifact's target has no name")
     return cast(ArtifactRecord, record)
 
 
@@ -369,24 +339,14 @@ class Resources(NamedTuple):
 
 
 WORDS = {
-    "registers": "registers",
-    "spill_bytes": "spill bytes",
-    "stack_bytes": "stack bytes",
+    **{name: name.replace("_", " ") for name in Resources._fields},
     "smem_bytes": "shared memory bytes",
     "occupancy": "resident warps",
-    "cubin_bytes": "cubin bytes",
 }
 """Words for each number, as in "has 40 registers"."""
 
 MORE_IS_BETTER = frozenset({"occupancy"})
 """Numbers that should be high; the others should be low."""
-
-
-_RULE = re.compile(
-    r"\s*(?:(?P<order>[<>]=)\s*baseline"
-    r"|(?P<sign>[+-])\s*(?P<amount>\d{1,12})(?P<part>\.\d{1,6})?\s*(?P<percent>%)?)\s*",
-    re.ASCII,
-)
 
 
 class Rule(NamedTuple):
@@ -396,35 +356,35 @@ class Rule(NamedTuple):
         text: the rule as written: `+8`, `+10 %`, `<= baseline`.
         amount: allowed increase or decrease, in millionths.
         percent: True if the amount is a percentage of the baseline.
-        most: True for an upper limit, False for a lower limit.
     """
 
     text: str
     amount: int
     percent: bool
-    most: bool
 
-    def allows(self, value: int, before: int) -> bool:
-        """Return True if `value` satisfies the rule, given the baseline `before`."""
-        change = self.amount * (before if self.percent else 100)  # in units of 1e-8
-        difference = (value - before) * 10**8
-        return difference <= change if self.most else difference >= -change
+    def limit(self, before: int) -> int:
+        """Return the limit of the number, given its baseline `before`."""
+        change = self.amount * (before if self.percent else 100) // 10**8
+        return before - change if self.text[0] in "->" else before + change
+
+
+def rule_pattern(field: str) -> str:
+    """Return the regular expression of the rules for a field, for Python and for JSON schemas."""
+    sign, order = ("-", ">=") if field in MORE_IS_BETTER else (r"\+", "<=")
+    amount = r"([0-9]{1,12})((\.[0-9]{1,6})?\s*%)?"
+    return rf"\s*({order}\s*baseline|({sign})\s*{amount})\s*"
 
 
 def parse_rule(text: str, field: str) -> Rule | None:
     """Parse a rule for a field of `Resources`; return None if the text is not one."""
-    match = _RULE.fullmatch(text)
-    if match is None or (match["part"] and not match["percent"]):
+    match = re.fullmatch(rule_pattern(field), text)
+    if match is None:
         return None
-    most = match["order"] == "<=" or match["sign"] == "+"
-    if most is (field in MORE_IS_BETTER):
-        return None
-    if match["order"]:
-        return Rule(f"{match['order']} baseline", 0, percent=False, most=most)
-    whole, part = match["amount"], match["part"] or ""
-    percent = " %" if match["percent"] else ""
+    _, sign, whole, percent, part = match.groups(default="")
+    if not sign:
+        return Rule(f"{text.strip()[:2]} baseline", 0, percent=False)
     amount = int(whole + part[1:].ljust(6, "0"))
-    return Rule(f"{match['sign']}{whole}{part}{percent}", amount, bool(percent), most)
+    return Rule(f"{sign}{whole}{part}{' %' if percent else ''}", amount, bool(percent))
 
 
 def rules_for(field: str) -> tuple[str, ...]:
@@ -441,7 +401,7 @@ _RESERVED_SMEM_BYTES = 1024
 
 
 def blocks_by_limit(
-    launch: "Launch | LaunchSize", kernel: KernelResources, target: Mapping[str, Any]
+    launch: "Launch | LaunchSize", kernel: KernelResources, target: Target
 ) -> dict[str, int]:
     """Return how many blocks of a launch each resource of a multiprocessor allows.
 
@@ -452,42 +412,20 @@ def blocks_by_limit(
         launch: the launch.
         kernel: resources of its kernel.
         target: the model. An unknown architecture gets the highest limit on blocks.
-
-    Raises:
-        CorruptError: the target lacks a figure.
     """
     smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes + _RESERVED_SMEM_BYTES
-    match = ARCH.fullmatch(str(target.get("arch")))
-    row = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
+    row = ARCHITECTURES.get((target.major, target.minor))
     warps = warps_of_block(launch)
     return {
         "registers": _warps_with_registers(kernel) // warps,
-        "shared memory": model_figure(target, "smem_per_sm_bytes") // smem,
-        "threads": model_figure(target, "threads_per_sm") // (_WARP_THREADS * warps),
+        "shared memory": target.smem_per_sm_bytes // smem,
+        "threads": target.threads_per_sm // (_WARP_THREADS * warps),
         "blocks": row.blocks_per_sm if row else MOST_BLOCKS_PER_SM,
     }
 
 
-def model_figure(target: Mapping[str, Any], name: str) -> int:
-    """Return a figure of the model in an artifact's record, such as `sm_count`.
-
-    Raises:
-        CorruptError: the figure is missing or malformed.
-    """
-    figure = target.get(name)
-    if type(figure) is not int or figure < 0:
-        raise CorruptError(f"the artifact's target gives {figure!r} as its {name}")
-    return figure
-
-
-def blocks_per_sm(
-    launch: "Launch | LaunchSize", kernel: KernelResources, target: Mapping[str, Any]
-) -> int:
-    """Return the number of blocks of a launch that one multiprocessor holds.
-
-    Raises:
-        CorruptError: the target lacks a figure.
-    """
+def blocks_per_sm(launch: "Launch | LaunchSize", kernel: KernelResources, target: Target) -> int:
+    """Return the number of blocks of a launch that one multiprocessor holds."""
     return max(1, min(blocks_by_limit(launch, kernel, target).values()))
 
 
@@ -499,22 +437,6 @@ def warps_of_block(launch: "Launch | LaunchSize") -> int:
 def _warps_with_registers(kernel: KernelResources) -> int:
     units = -(-max(kernel.registers, 1) * _WARP_THREADS // _REGISTER_UNIT)
     return REGISTERS_PER_SM // (units * _REGISTER_UNIT) // _WARP_UNIT * _WARP_UNIT
-
-
-_Figures = Mapping[str, Any]
-
-
-def resources_of(artifact: Artifact, target: _Figures | None = None) -> Resources:
-    """Return the resources of an artifact.
-
-    Args:
-        artifact: the artifact.
-        target: the figures of its model; None to read them from the record.
-
-    Raises:
-        CorruptError: the artifact's plan or target is damaged.
-    """
-    return Resources(*(_worst(artifact, field, target)[1] for field in Resources._fields))
 
 
 def check_budget(
@@ -538,15 +460,16 @@ def check_budget(
     clauses: list[tuple[str, str]] = []
     for field in Resources._fields:
         limit, previous = budget.get(field), getattr(before, field)
-        if limit is None or (isinstance(limit, str) and previous is None):
+        bound, is_lower = _bound(limit, field, previous), field in MORE_IS_BETTER
+        if bound is None:
             continue
         kernel, number = _worst(artifact, field)
         if number is None:
             text = f"{kernel}: {WORDS[field]} are not known; the budget is {limit}"
             clauses.append((field, text))
-        elif not _allows(limit, number, previous, field):
-            least = "at least " if isinstance(limit, int) and field in MORE_IS_BETTER else ""
-            where = f" ({previous} in {baseline})" if isinstance(limit, str) else ""
+        elif number < bound if is_lower else number > bound:
+            least = "at least " if is_lower and bound == limit else ""
+            where = f" ({previous} in {baseline})" if bound != limit else ""
             text = f"{kernel or 'the variant'} has {number} {WORDS[field]}"
             clauses.append((field, f"{text}; the budget is {least}{limit}{where}"))
     if not clauses:
@@ -558,26 +481,25 @@ def check_budget(
     )
 
 
-def _worst(
-    artifact: Artifact, field: str, target: _Figures | None = None
-) -> tuple[str, int | None]:
+def _bound(limit: int | str | None, field: str, before: int | None) -> int | None:
+    """Return a limit as a number, None if the baseline of a rule is unknown."""
+    if limit is None or isinstance(limit, int):
+        return limit
+    rule = parse_rule(limit, field)
+    return None if rule is None or before is None else rule.limit(before)
+
+
+def _worst(artifact: Artifact, field: str) -> tuple[str, int | None]:
     """Return the most demanding kernel for a resource and its number, None if unknown."""
     if field == "cubin_bytes":
         return "", artifact.cubin_bytes
     if field == "occupancy":
-        figures = artifact.target if target is None else target
+        model, launches = artifact.target, artifact.launch_sizes
         warps = [
-            (blocks_per_sm(each, artifact.kernel_of(each), figures) * warps_of_block(each), each)
-            for each in artifact.launch_sizes
+            (blocks_per_sm(each, artifact.kernel_of(each), model) * warps_of_block(each), each)
+            for each in launches
         ]
         number, launch = min(warps, key=lambda pair: pair[0], default=(None, None))
         return launch.kernel if launch else "", number
     numbers = [(kernel.name, getattr(kernel, field)) for kernel in artifact.kernels]
     return max(numbers, key=lambda pair: math.inf if pair[1] is None else pair[1], default=("", 0))
-
-
-def _allows(limit: int | str, number: int, before: int | None, field: str) -> bool:
-    if isinstance(limit, int):
-        return number >= limit if field in MORE_IS_BETTER else number <= limit
-    rule = parse_rule(limit, field)
-    return rule is None or before is None or rule.allows(number, before)

@@ -49,7 +49,6 @@ _NUM_BARRIERS = 0x4C
 _FMT_SVAL = 4  # 16 bits after it: length of a payload; else a value
 
 _LONGEST_VERSION = 7  # longer text does not fit into the driver API's version number
-_TOOL_NOTES = ".note.nv.tkinfo"
 _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 
 _Attributes = list[tuple[int, bytes]]
@@ -169,16 +168,20 @@ class Tool(Struct, frozen=True):
 class Cubin(Struct, frozen=True):
     """A parsed cubin.
 
-    `sm` is 10 × major + minor (90 for sm_90a). `toolkit` is the CUDA version of the assembler
-    ("13.5"), or "" if the file lacks it. `ptx` is "" if the cubin contains none. `tools` are the
-    tools that made it, the last one first.
+    `sm` is 10 × major + minor (90 for sm_90a). `ptx` is "" if the cubin contains none. `tools` are
+    the tools that made it, the last one first.
     """
 
     sm: int
-    toolkit: str
     kernels: Mapping[str, Kernel]
     ptx: str
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[Tool, ...]
+
+    @property
+    def toolkit(self) -> str:
+        """The CUDA version of the last tool, "13.5", or "" if the file lacks it."""
+        match = re.match(r"\d+\.\d+", self.tools[0].version if self.tools else "")
+        return match[0] if match else ""
 
     def kernel(self, name: str) -> Kernel:
         """Return a kernel.
@@ -215,7 +218,9 @@ def parse_cubin(data: bytes) -> Cubin:
     Raises:
         CorruptError: `data` is not a cubin, or contains wrong lengths or offsets.
     """
-    elf = _parse(data)
+    elf = parse_elf(data)
+    if elf.machine != EM_CUDA:
+        raise CorruptError(f"not a cubin: ELF machine {elf.machine} instead of {EM_CUDA}")
     # CUDA 12.8 moved the SM number within e_flags and incremented the ABI version.
     sm = (elf.flags >> 8) & 0xFF if elf.abi_version >= 8 else elf.flags & 0xFF
     totals = _attributes(elf.section(".nv.info"))
@@ -227,16 +232,7 @@ def parse_cubin(data: bytes) -> Cubin:
         for name in (s.name.removeprefix(".nv.info.") for s in elf.sections)
         if elf.section(f".text.{name}") and elf.section(f".nv.info.{name}")
     }
-    return Cubin(sm, _toolkit(elf), kernels, _ptx(elf), _tools(elf))
-
-
-def tools_of(data: bytes) -> tuple[Tool, ...]:
-    """Return the tools that made a cubin, the last one first.
-
-    Raises:
-        CorruptError: `data` is not a cubin, or contains wrong lengths or offsets.
-    """
-    return _tools(_parse(data))
+    return Cubin(sm, kernels, _ptx(elf), _tools(elf))
 
 
 def other_maker(tools: Sequence[Tool], ptxas: str) -> str:
@@ -251,13 +247,6 @@ def other_maker(tools: Sequence[Tool], ptxas: str) -> str:
     if wrong:
         return f"{wrong[0].name} {wrong[0].version}".strip()
     return "" if by_ptxas or ptxas.startswith("12.") else "a tool that it does not name"
-
-
-def _parse(data: bytes) -> Elf:
-    elf = parse_elf(data)
-    if elf.machine != EM_CUDA:
-        raise CorruptError(f"not a cubin: ELF machine {elf.machine} instead of {EM_CUDA}")
-    return elf
 
 
 def _kernel(elf: Elf, name: str, sm: int, registers: int, stack_bytes: int) -> Kernel:
@@ -308,14 +297,8 @@ def _parameter_bytes(attributes: _Attributes) -> tuple[int, ...]:
     return tuple(sizes[ordinal] for ordinal in sorted(sizes))
 
 
-def _toolkit(elf: Elf) -> str:
-    note = elf.section(_TOOL_NOTES)
-    match = re.search(rb"release (\d+\.\d+)", note.content) if note else None
-    return match.group(1).decode() if match else ""
-
-
 def _tools(elf: Elf) -> tuple[Tool, ...]:
-    note = elf.section(_TOOL_NOTES)
+    note = elf.section(".note.nv.tkinfo")
     raw = note.content if note else b""
     tools, at = [], 0
     while at + _NOTE.size <= len(raw):

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError, UnsupportedError
 from pallasc.specs.arrays import parse_dtype
-from pallasc.specs.artifacts.artifact import Artifact, blocks_per_sm, model_figure
+from pallasc.specs.artifacts.artifact import Artifact, blocks_per_sm
 from pallasc.specs.artifacts.cubin import Cubin, api_version, parse_cubin
 from pallasc.specs.artifacts.plan import (
     DTYPES,
@@ -29,14 +29,15 @@ from pallasc.specs.artifacts.plan import (
     Buffer,
     Bytes,
     Fill,
+    Im2col,
     Launch,
+    LaunchPlan,
     Parameter,
     Pointer,
     Step,
     TensorMap,
     kind_of,
 )
-from pallasc.specs.artifacts.signature import Signature
 
 _MAGIC = b"PALLASC\n"
 _NONE = 0xFFFFFFFF
@@ -47,18 +48,18 @@ _ROWS = {
     "strings": "<B",
     "numbers": "<q",
     "facts": "<6I32s",
-    "buffers": "<Q4I",
+    "buffers": "<Q3I4x",
     "arrays": "<8I",
     "outputs": "<8I",
     "steps": "<4I4Q",
-    "launches": "<16I",
-    "parameters": "<2IQ4I",
-    "maps": "<2IQ5Q4Q5I5I3i3i2I8B",
+    "launches": "<15I4x",
+    "parameters": "<2IQ3I4x",
+    "maps": "<2IQ5Q4Q5I5I3i3i2I7Bx",
     "values": "<B",
-    "kernels": "<6I",
+    "kernels": "<5I4x",
     "sizes": "<I",
-    "cubins": "<4I",
-    "blobs": "<32s2Q2I",
+    "cubins": "<3I4x",
+    "blobs": "<32s2QI4x",
     "data": "<B",
 }
 """The tables in order, with the `struct` format of an entry."""
@@ -66,6 +67,7 @@ _ROWS = {
 _ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
 _STEP_FIELDS = "target", "source", "width", "target_offset", "source_offset", "size", "value"
 _POINTER, _VALUE, _ZEROS = 0, 1, 2
+_NO_WINDOW = Im2col(lower=[], upper=[], channels_per_pixel=0, pixels_per_column=0)
 _INPUT, _RESULT, _UPDATED = 1, 2, 4
 
 
@@ -127,10 +129,11 @@ class _Writer:
             raise UnsupportedError(
                 f"it runs on {plan.device_count} devices together, and a flat plan is for one."
             )
+        plan.check_arrays()
         self._add_facts()
-        for number, buffer in enumerate(plan.buffers):
-            self._add_buffer(number, buffer)
-        self._add_arrays(Signature.of(plan))
+        for buffer in plan.buffers:
+            self._add_buffer(buffer)
+        self._add_arrays(plan)
         for step in plan.steps:
             self._add_step(step)
         return self._block()
@@ -165,23 +168,18 @@ class _Writer:
         package = minimum.get("linux") if driver else None
         self._tables["facts"].add(
             self._string(self._name),
-            self._string(str(target.get("arch"))),
+            self._string(target.arch),
             driver,
             self._string(package) if package else _NONE,
-            model_figure(target, "sm_count"),
+            target.sm_count,
             len(self._plan.inputs),
             bytes.fromhex(artifact.digest),
         )
 
-    def _add_buffer(self, number: int, buffer: Buffer) -> None:
-        blob = _NONE
-        if buffer.digest is not None:
-            size = self._artifact.blob_bytes(buffer.digest)
-            if size != buffer.size:
-                raise CorruptError(f"constant {number} has {size} bytes, not {buffer.size}")
-            blob = self._blob(buffer.digest)
+    def _add_buffer(self, buffer: Buffer) -> None:
+        blob = _NONE if buffer.digest is None else self._blob(buffer.digest)
         role = _ROLES[buffer.role]
-        self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob, 0)
+        self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob)
 
     def _blob(self, digest: str) -> int:
         """Return the number of a cubin or constant, adding it if it is new."""
@@ -194,18 +192,17 @@ class _Writer:
                 offset, size = len(data), len(content)
                 data += content
             self._blobs[digest] = self._tables["blobs"].add(
-                bytes.fromhex(digest), offset, size, int(self._inside), 0
+                bytes.fromhex(digest), offset, size, int(self._inside)
             )
         return self._blobs[digest]
 
-    def _add_arrays(self, signature: Signature) -> None:
-        for number, binding in enumerate(signature.inputs):
-            updated = _UPDATED if number in signature.updated else 0
-            self._add_array("arrays", binding, number, _INPUT | updated)
-        for number, binding in enumerate(signature.results, len(signature.inputs)):
-            self._add_array("arrays", binding, number, _RESULT)
-        for binding, (kind, number) in zip(signature.outputs, signature.sources, strict=True):
-            place = number + (len(signature.inputs) if kind == "result" else 0)
+    def _add_arrays(self, plan: LaunchPlan) -> None:
+        for number, binding in enumerate(plan.passed):
+            updated = _UPDATED if number in plan.updated else 0
+            role = _INPUT if number < len(plan.inputs) else _RESULT
+            self._add_array("arrays", binding, number, role | updated)
+        for binding, (kind, number) in zip(plan.outputs, plan.sources, strict=True):
+            place = number + (len(plan.inputs) if kind == "result" else 0)
             self._add_array("outputs", binding, place, 0)
 
     def _add_array(self, table: str, binding: Binding, place: int, flags: int) -> None:
@@ -238,7 +235,6 @@ class _Writer:
         self._tables["steps"].add([*STEP_KINDS].index(kind_of(step)), *row)
 
     def _add_launch(self, launch: Launch) -> int:
-        launch.check_cluster()
         kernel = self._kernel(launch)
         parameters = self._tables["parameters"]
         first = len(parameters)
@@ -254,7 +250,6 @@ class _Writer:
             first,
             len(launch.parameters),
             blocks_per_sm(launch, self._artifact.kernel_of(launch), self._artifact.target),
-            0,
         )
 
     def _kernel(self, launch: Launch) -> int:
@@ -275,19 +270,18 @@ class _Writer:
                 own.static_smem_bytes,
                 first,
                 len(sizes),
-                0,
             )
         return self._kernels[key]
 
     def _cubin(self, digest: str) -> tuple[int, Cubin]:
         if digest not in self._cubins:
             cubin = parse_cubin(self._artifact.blob(digest))
-            cubin.check_arch(str(self._artifact.target.get("arch")))
+            cubin.check_arch(self._artifact.target.arch)
             toolkit = package = _NONE
             if cubin.toolkit:
                 toolkit = self._string(cubin.toolkit)
                 package = self._string(cubin.driver_package)
-            number = self._tables["cubins"].add(self._blob(digest), toolkit, package, 0)
+            number = self._tables["cubins"].add(self._blob(digest), toolkit, package)
             self._cubins[digest] = number, cubin
         return self._cubins[digest]
 
@@ -295,21 +289,20 @@ class _Writer:
         maps, values = self._tables["maps"], self._tables["values"]
         add = self._tables["parameters"].add
         if isinstance(parameter, Pointer):
-            add(_POINTER, parameter.buffer, parameter.offset, 8, len(maps), 0, 0)
+            add(_POINTER, parameter.buffer, parameter.offset, 8, len(maps), 0)
         elif isinstance(parameter, Bytes):
             data = bytes.fromhex(parameter.data)
             kind, offset = (_VALUE, len(values)) if data else (_ZEROS, 0)
             values.data += data
             placed = sorted(parameter.tensor_maps, key=lambda place: place[0])
-            add(kind, 0, offset, parameter.size, len(maps), len(placed), 0)
+            add(kind, 0, offset, parameter.size, len(maps), len(placed))
             for at, tensor_map in placed:
                 self._add_map(at, tensor_map)
         else:
             raise UnsupportedError(f"{kernel} takes a table of peers; flat plans have none.")
 
     def _add_map(self, at: int, m: TensorMap) -> None:
-        window = m.im2col
-        lower, upper = (window["lower"], window["upper"]) if window else ((), ())
+        window = m.im2col or _NO_WINDOW
         modes = SWIZZLES[m.swizzle], INTERLEAVES[m.interleave], PROMOTIONS[m.l2_promotion]
         self._tables["maps"].add(
             at,
@@ -317,18 +310,17 @@ class _Writer:
             m.offset,
             *_padded(m.dims, 5),
             *_padded(m.strides, 4),
-            *_padded(() if window else m.box, 5),
+            *_padded(() if m.im2col else m.box, 5),
             *_padded(m.element_strides, 5),
-            *_padded(lower, 3),
-            *_padded(upper, 3),
-            window["channels_per_pixel"] if window else 0,
-            window["pixels_per_column"] if window else 0,
+            *_padded(window["lower"], 3),
+            *_padded(window["upper"], 3),
+            window["channels_per_pixel"],
+            window["pixels_per_column"],
             DTYPES[m.dtype],
             len(m.dims),
             *modes,
             int(m.nan_fill),
-            int(window is not None),
-            0,
+            int(m.im2col is not None),
         )
 
 

@@ -30,7 +30,8 @@ import msgspec
 from msgspec import Struct, convert, field
 
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.arrays import parse_dtype, strides_of
+from pallasc.specs.arrays import ArraySpec, strides_of
+from pallasc.specs.artifacts import cached_property
 from pallasc.specs.canonical import Positive, StrictStruct
 
 Dim3 = tuple[Positive, Positive, Positive]
@@ -89,16 +90,8 @@ class Binding(StrictStruct, frozen=True, omit_defaults=True):
 
     @property
     def size_bytes(self) -> int:
-        """Size on the device in bytes.
-
-        Raises:
-            CorruptError: the dtype is unknown.
-        """
-        try:
-            bits = parse_dtype(self.dtype).bits
-        except SpecError as error:
-            raise CorruptError(f"array {self.path}: {error.message}") from error
-        return (math.prod(self.shape) * bits + 7) // 8
+        """Size on the device in bytes."""
+        return ArraySpec(self.dtype, self.shape).nbytes
 
 
 class Access(NamedTuple):
@@ -319,18 +312,6 @@ class Launch(_Tagged, frozen=True, omit_defaults=True):
                 f"says {list(sizes)}"
             )
 
-    def check_cluster(self) -> None:
-        """Check that the grid divides into clusters.
-
-        Raises:
-            CorruptError: the grid does not divide into clusters.
-        """
-        if self.cluster and any(n % k for n, k in zip(self.grid, self.cluster, strict=True)):
-            shape = "×".join(map(str, self.cluster))
-            raise CorruptError(
-                f"the grid {self.grid} of {self.kernel} does not divide into clusters of {shape}"
-            )
-
 
 Step = Fill | Copy | Launch
 
@@ -347,7 +328,11 @@ def kind_of(step: Step) -> str:
     return type(step).__name__.lower()
 
 
-class LaunchPlan(Struct, frozen=True, omit_defaults=True):
+Source = tuple[Literal["input", "result"], int]
+"""Origin of an output: the input with this number, or the memory passed for this result."""
+
+
+class LaunchPlan(Struct, frozen=True, omit_defaults=True, dict=True):
     """Buffers, signature, and steps of a compiled function.
 
     `input_tree` and `output_tree` are pytrees as JSON: a list or object whose leaves are indices
@@ -365,6 +350,45 @@ class LaunchPlan(Struct, frozen=True, omit_defaults=True):
     output_tree: Any
     mesh: tuple[tuple[str, Positive], ...] = ()
     parameters: tuple[str, ...] = ()
+
+    @cached_property
+    def results(self) -> tuple[Binding, ...]:
+        """The arrays that need memory: outputs that are neither an input nor another output."""
+        found: dict[int, Binding] = {}
+        for output in self.outputs:
+            found.setdefault(output.buffer, output)
+        for array in self.inputs:
+            found.pop(array.buffer, None)
+        return tuple(found.values())
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The origin of each output."""
+        origins: dict[int, Source] = {}
+        origins |= {array.buffer: ("result", n) for n, array in enumerate(self.results)}
+        origins |= {array.buffer: ("input", n) for n, array in enumerate(self.inputs)}
+        return tuple(origins[output.buffer] for output in self.outputs)
+
+    @cached_property
+    def updated(self) -> tuple[int, ...]:
+        """Numbers of the inputs that are updated in place."""
+        return tuple(sorted({number for source, number in self.sources if source == "input"}))
+
+    @cached_property
+    def passed(self) -> tuple[Binding, ...]:
+        """Inputs, then results: all arrays that have an address."""
+        return (*self.inputs, *self.results)
+
+    def check_arrays(self) -> None:
+        """Check that arrays fill their buffers; int1 does not: XLA takes a byte for an element.
+
+        Raises:
+            CorruptError: an array is smaller than its buffer.
+        """
+        for array in self.passed:
+            size, own = self.buffers[array.buffer].size, array.size_bytes
+            if size > own:
+                raise CorruptError(f"array {array.path} has {own} bytes, and its buffer {size}")
 
     @property
     def device_count(self) -> int:
@@ -403,7 +427,7 @@ def plan_from_json(data: object) -> LaunchPlan:
     try:
         plan = convert(data, LaunchPlan)
         check_ranges(plan)
-    except ValueError as error:
+    except (ValueError, SpecError) as error:
         raise CorruptError(f"the launch plan is damaged: {error}") from error
     return plan
 
@@ -454,9 +478,13 @@ def _broken_rules(plan: LaunchPlan) -> Iterator[str]:
                 f"which is not a value of {step.width} bytes, repeated"
             )
     yield from _broken_signature(plan)
+    yield from _broken_buffers(plan)
 
 
 def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
+    cluster = launch.cluster or (1, 1, 1)
+    if any(size % part for size, part in zip(launch.grid, cluster, strict=True)):
+        yield f"grid {launch.grid} of {launch.kernel} does not divide into clusters of {cluster}"
     table = launch.peer_table
     if table is not None and table.ranks != devices:
         yield f"a peer table has {table.ranks} ranks for a mesh of {devices}"
@@ -477,6 +505,19 @@ def _broken_launch(launch: Launch, index: int, devices: int) -> Iterator[str]:
                 are_ranks = all(MULTICAST <= peer < devices for peer in peers or ())
                 if peers is not None and (len(peers) != devices or not are_ranks):
                     yield f"a tensor map of {launch.kernel} names peers {peers}"
+
+
+def _broken_buffers(plan: LaunchPlan) -> Iterator[str]:
+    owned = {array.buffer for array in plan.passed}
+    for array in plan.passed:
+        buffer = plan.buffers[array.buffer]
+        if buffer.role not in ("input", "output"):
+            yield f"array {array.path} is in a {buffer.role} buffer"
+        if buffer.alignment < 1:
+            yield f"array {array.path} is aligned to {buffer.alignment} bytes"
+    for number, buffer in enumerate(plan.buffers):
+        if buffer.role in ("input", "output") and number not in owned and buffer.size:
+            yield f"nobody provides {buffer.role} buffer {number}"
 
 
 def _broken_signature(plan: LaunchPlan) -> Iterator[str]:

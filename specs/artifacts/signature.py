@@ -21,139 +21,49 @@ from collections import namedtuple
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache
-from typing import Any, Literal
-
-from msgspec import Struct
+from typing import Any
 
 from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.specs.arrays import array_text
-from pallasc.specs.artifacts.plan import Binding, LaunchPlan, tree_leaves
+from pallasc.specs.artifacts.plan import LaunchPlan, tree_leaves
 from pallasc.specs.spelling import an, suggestion
 
-Source = tuple[Literal["input", "result"], int]
-"""Origin of an output: the input with this number, or the memory passed for this result."""
 
+def check_addresses(plan: LaunchPlan, name: str, pointers: Sequence[int]) -> None:
+    """Check addresses, alignment, and overlap of the arrays.
 
-class Signature(Struct, frozen=True):
-    """Inputs and outputs of a plan as the caller sees them.
-
-    Attributes:
-        inputs: the arrays that the caller passes, in order.
-        outputs: the arrays that the caller gets.
-        sources: origin of each output: an input, or an entry of `results`.
-        results: the arrays that need memory: outputs that are neither an input nor another output.
-        updated: numbers of the inputs that are updated in place.
-        buffers: numbers of the buffers of inputs and results, in that order.
-        alignments, sizes_bytes: required alignment and size of each buffer, in bytes.
-        input_tree, output_tree, parameters: as in the plan.
+    Raises:
+        ArgumentError: an array has no address, is misaligned, or overlaps another one.
     """
-
-    inputs: tuple[Binding, ...]
-    outputs: tuple[Binding, ...]
-    sources: tuple[Source, ...]
-    results: tuple[Binding, ...]
-    updated: tuple[int, ...]
-    buffers: tuple[int, ...]
-    alignments: tuple[int, ...]
-    sizes_bytes: tuple[int, ...]
-    input_tree: Any
-    output_tree: Any
-    parameters: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, plan: LaunchPlan) -> Signature:
-        """Return the signature of a plan.
-
-        Raises:
-            CorruptError: an array is smaller than its buffer, or the origin of an output is
-                unknown.
-        """
-        inputs = {binding.buffer: number for number, binding in enumerate(plan.inputs)}
-        results: dict[int, Binding] = {}
-        sources: list[Source] = []
-        for output in plan.outputs:
-            if output.buffer in inputs:
-                sources.append(("input", inputs[output.buffer]))
-            else:
-                results.setdefault(output.buffer, output)
-                sources.append(("result", list(results).index(output.buffer)))
-        passed = (*plan.inputs, *results.values())
-        _check_buffers(plan, passed)
-        return cls(
-            plan.inputs,
-            plan.outputs,
-            tuple(sources),
-            tuple(results.values()),
-            tuple(sorted({number for source, number in sources if source == "input"})),
-            tuple(binding.buffer for binding in passed),
-            tuple(plan.buffers[binding.buffer].alignment for binding in passed),
-            tuple(binding.size_bytes for binding in passed),
-            plan.input_tree,
-            plan.output_tree,
-            plan.parameters,
-        )
-
-    @property
-    def passed(self) -> tuple[Binding, ...]:
-        """Inputs, then results: all arrays that have an address."""
-        return (*self.inputs, *self.results)
-
-    def check_addresses(self, name: str, pointers: Sequence[int]) -> None:
-        """Check addresses, alignment, and overlap of the arrays.
-
-        Raises:
-            ArgumentError: an array has no address, is misaligned, or overlaps another one.
-        """
-        sizes = self.sizes_bytes
-        rows = zip(self.passed, pointers, self.alignments, sizes, strict=True)
-        for binding, pointer, alignment, size in rows:
-            if pointer % alignment and size:
-                raise ArgumentError(
-                    f"{name}: {binding.path} starts at {pointer:#x}, misaligned by "
-                    f"{pointer % alignment} bytes: the kernel requires multiples of {alignment}.",
-                    hint="Pass a copy, or a view that starts at an aligned address.",
-                )
-            if not pointer and size:
-                raise ArgumentError(
-                    f"{name}: {binding.path} has {size} bytes, and its address is 0.",
-                    hint="Pass an array that has memory.",
-                )
-        first_result = len(self.inputs)
-        for number in (*self.updated, *range(first_result, len(sizes))):
-            start, size = pointers[number], sizes[number]
-            end = start + size
-            for other in range(max(number, first_result)):
-                begin = pointers[other]
-                if begin >= end or start >= begin + sizes[other] or other == number:
-                    continue
-                if not size or not sizes[other]:  # arrays without elements overlap nothing
-                    continue
-                written, other_path = self.passed[number].path, self.passed[other].path
-                if number >= first_result:
-                    message = f"the memory for {written} overlaps {other_path}."
-                    hint = "Pass an out array that shares no memory."
-                else:
-                    message = f"{written}, which is updated in place, overlaps {other_path}."
-                    hint = "Pass a copy of one of them."
-                raise ArgumentError(f"{name}: {message}", hint=hint)
-
-
-def _check_buffers(plan: LaunchPlan, passed: Sequence[Binding]) -> None:
-    for binding in passed:
-        buffer = plan.buffers[binding.buffer]
-        if buffer.role not in ("input", "output"):
-            raise CorruptError(f"array {binding.path} is in a {buffer.role} buffer")
-        size_bytes = binding.size_bytes
-        if buffer.size > size_bytes:
-            raise CorruptError(
-                f"array {binding.path} has {size_bytes} bytes, and its buffer {buffer.size}"
+    sizes = [binding.size_bytes for binding in plan.passed]
+    for binding, pointer, size in zip(plan.passed, pointers, sizes, strict=True):
+        alignment = plan.buffers[binding.buffer].alignment
+        if pointer % alignment and size:
+            raise ArgumentError(
+                f"{name}: {binding.path} starts at {pointer:#x}, misaligned by "
+                f"{pointer % alignment} bytes: the kernel requires multiples of {alignment}.",
+                hint="Pass a copy, or a view that starts at an aligned address.",
             )
-        if buffer.alignment < 1:
-            raise CorruptError(f"array {binding.path} is aligned to {buffer.alignment} bytes")
-    owned = {binding.buffer for binding in passed}
-    for number, buffer in enumerate(plan.buffers):
-        if buffer.role in ("input", "output") and number not in owned and buffer.size:
-            raise CorruptError(f"nobody provides {buffer.role} buffer {number}")
+        if not pointer and size:
+            raise ArgumentError(
+                f"{name}: {binding.path} has {size} bytes, and its address is 0.",
+                hint="Pass an array that has memory.",
+            )
+    first_result = len(plan.inputs)
+    for number in (*plan.updated, *range(first_result, len(sizes))):
+        start, end = pointers[number], pointers[number] + sizes[number]
+        for other in range(max(number, first_result)):
+            last = min(end, pointers[other] + sizes[other])
+            if other == number or max(start, pointers[other]) >= last:
+                continue
+            written, other_path = plan.passed[number].path, plan.passed[other].path
+            if number >= first_result:
+                message = f"the memory for {written} overlaps {other_path}."
+                hint = "Pass an out array that shares no memory."
+            else:
+                message = f"{written}, which is updated in place, overlaps {other_path}."
+                hint = "Pass a copy of one of them."
+            raise ArgumentError(f"{name}: {message}", hint=hint)
 
 
 MISSING: Any = object()
@@ -165,27 +75,27 @@ class Arguments:
 
     Args:
         name: the kernel.
-        signature: its signature.
+        plan: its launch plan.
         params: names of matrix parameters that are also accepted.
         others: other accepted names, for suggestions.
+
+    Attributes:
+        names: the names that a caller can use for arrays and parameters.
     """
 
     def __init__(
         self,
         name: str,
-        signature: Signature | LaunchPlan,
+        plan: LaunchPlan,
         params: Iterable[str],
         others: Sequence[str] = ("out", "stream"),
     ) -> None:
         self._name = name
         self._others = others
-        self._signature = signature
-        self._trees = input_names(signature)
+        self._plan = plan
+        self._trees = input_names(plan)
         self._params = list(params)
-
-    def takes(self, name: str) -> bool:
-        """Return True if the kernel accepts an argument with this name."""
-        return name in self._params or any(name == own for own, _ in self._trees)
+        self.names = [*(own for own, _ in self._trees if own), *self._params]
 
     def bind(
         self, positional: Sequence[Any], named: Mapping[str, object]
@@ -196,17 +106,14 @@ class Arguments:
             ArgumentError: there are too many or too few arguments, one is given twice, or a name is
                 unknown.
         """
-        values = list(positional)
-        if len(values) > len(self._trees):
+        values, rest, names = list(positional), dict(named), [name for name, _ in self._trees]
+        if len(values) > len(names):
             raise self._error(f"was given {len(values)} arguments by position")
-        values += [MISSING] * (len(self._trees) - len(values))
-        rest = dict(named)
-        for number, (name, _) in enumerate(self._trees):
-            if name is not None and name in rest:
-                if values[number] is not MISSING:
-                    raise self._error(f"was given {name} twice")
-                values[number] = rest.pop(name)
+        for name in names[len(values) :]:
+            values.append(MISSING if name is None else rest.pop(name, MISSING))
         for name in rest:
+            if name in names:
+                raise self._error(f"was given {name} twice")
             if name not in self._params:
                 raise self._unknown(name)
         return self._flat(values), rest
@@ -227,30 +134,27 @@ class Arguments:
     def _error(self, what: str) -> ArgumentError:
         arrays = ", ".join(
             f"{array.path}: {array_text(array.dtype, array.shape, array.layout)}"
-            for array in self._signature.inputs
+            for array in self._plan.inputs
         )
         return ArgumentError(f"{self._name} {what}.", hint=f"It takes {arrays or 'no arrays'}.")
 
     def _unknown(self, name: str) -> ArgumentError:
-        names = [*(own for own, _ in self._trees if own), *self._params, *self._others]
-        return ArgumentError(
-            f"{self._name} has no argument {name!r}.",
-            hint=suggestion(name, names, otherwise="Its arguments"),
-        )
+        hint = suggestion(name, [*self.names, *self._others], otherwise="Its arguments")
+        return ArgumentError(f"{self._name} has no argument {name!r}.", hint=hint)
 
 
-def input_names(signature: Signature | LaunchPlan) -> list[tuple[str | None, Any]]:
+def input_names(plan: LaunchPlan) -> list[tuple[str | None, Any]]:
     """Return the parameters of the function: name, and the tree of array numbers below it.
 
     Names are None if the function takes its arrays by position. JSON does not preserve the order of
     names, so they are sorted by their arrays, which are in the function's order. Names without
     arrays come last, unless the plan has another order.
     """
-    tree = signature.input_tree
+    tree = plan.input_tree
     if not isinstance(tree, Mapping):
         return [(None, item) for item in (tree if isinstance(tree, list) else [tree])]
-    if signature.parameters:
-        return [(name, tree[name]) for name in signature.parameters]
+    if plan.parameters:
+        return [(name, tree[name]) for name in plan.parameters]
     return sorted(tree.items(), key=lambda item: min(tree_leaves(item[1]), default=math.inf))
 
 
@@ -275,7 +179,9 @@ def flatten(tree: Any, value: Any, path: str) -> Iterator[tuple[int, Any]]:
         if value is not None:
             raise ArgumentError(f"{path} must be None, as it was when the kernel was compiled.")
     else:
-        for key, child, part in _pairs(tree, value, path):
+        kind, children = _node(tree)
+        parts = _parts(kind, tree, [key for key, _ in children], value, path)
+        for (key, child), part in zip(children, parts, strict=True):
             yield from flatten(child, part, f"{path}.{key}")
 
 
@@ -308,11 +214,6 @@ def is_flat(tree: Any) -> bool:
     return kind in ("list", "tuple") and all(type(child) is int for _, child in children)
 
 
-def children_of(tree: Any) -> list[Any]:
-    """Return the children of a tree that is neither an array nor None."""
-    return [child for _, child in _node(tree)[1]]
-
-
 def _node(tree: Any) -> tuple[str, list[tuple[str, object]]]:
     """Return the original type of a tree, and its children by key."""
     if isinstance(tree, list):
@@ -341,27 +242,23 @@ def _order(tree: Node, fields: Node) -> list[str]:
 _FIELDS = {"dict": "dict", "tuple": "tuple", "namedtuple": "fields", "node": "children"}
 
 
-def _pairs(tree: Any, value: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
-    kind, children = _node(tree)
-    keys = [key for key, _ in children]
+def _parts(kind: str, tree: Node, keys: Sequence[str], value: Any, path: str) -> Sequence[Any]:
+    """Return the parts of a value for the children of a tree."""
     by_name = {str(key): value[key] for key in value} if isinstance(value, Mapping) else None
     if kind in ("dict", "node") and by_name is not None and by_name.keys() == set(keys):
-        parts = [by_name[key] for key in keys]
-    elif kind == "dict":
+        return [by_name[key] for key in keys]
+    if kind == "dict":
         raise ArgumentError(f"{path} must be a mapping with the keys {', '.join(keys)}.")
-    elif kind == "namedtuple" and all(hasattr(value, key) for key in keys):
-        parts = [getattr(value, key) for key in keys]
-    elif kind == "node" and (not isinstance(value, list | tuple) or hasattr(value, "_fields")):
-        parts = _parts(tree, value, keys, path)  # a plain list or tuple has the arrays instead
-    elif isinstance(value, list | tuple) and len(value) == len(children):
-        parts = list(value)
-    else:
-        raise ArgumentError(f"{path} must be a list or tuple of {len(children)}.")
-    for (key, child), part in zip(children, parts, strict=True):
-        yield key, child, part
+    if kind == "namedtuple" and all(hasattr(value, key) for key in keys):
+        return [getattr(value, key) for key in keys]
+    if kind == "node" and (not isinstance(value, list | tuple) or hasattr(value, "_fields")):
+        return _node_parts(tree, value, keys, path)  # a plain list or tuple has the arrays instead
+    if isinstance(value, list | tuple) and len(value) == len(keys):
+        return value
+    raise ArgumentError(f"{path} must be a list or tuple of {len(keys)}.")
 
 
-def _parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
+def _node_parts(tree: Node, value: Any, keys: Sequence[str], path: str) -> list[Any]:
     """Return the children of a value that is passed for a node.
 
     Raises:
@@ -443,7 +340,13 @@ def static_text(value: Any) -> str:
         names = [field.name for field in dataclasses.fields(value)]
         items_text = (f"{name}={static_text(getattr(value, name))}" for name in names)
         return f"{type(value).__name__}({', '.join(items_text)})"
-    return _named(value) or _repr(value)
+    text = _named(value) or repr(value)
+    if " at 0x" in text:
+        raise SpecError(
+            f"static data of type {type(value).__name__}, whose text is only an address: {text}.",
+            hint="Give its type a __repr__ that shows its content.",
+        )
+    return text
 
 
 def _named(value: Any) -> str | None:
@@ -454,13 +357,3 @@ def _named(value: Any) -> str | None:
         if isinstance(qualified := getattr(value, name, None), str):
             return qualified.rpartition(".")[2]
     return None
-
-
-def _repr(value: Any) -> str:
-    text = repr(value)
-    if " at 0x" in text:
-        raise SpecError(
-            f"static data of type {type(value).__name__}, whose text is only an address: {text}.",
-            hint="Give its type a __repr__ that shows its content.",
-        )
-    return text

@@ -28,7 +28,6 @@ from pallasc.specs.bundle.signature import (
     parse_signatures,
 )
 from pallasc.specs.canonical import canonical_json, parse_json
-from pallasc.specs.gpus import target_of_record
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines
@@ -169,7 +168,7 @@ class Bundle:
                 _shipped_record(entry, record, rows), lambda key: self._content(shipped[key])
             )
             _check(entry, artifact, shipped)
-        artifact.find_source_lines = partial(self._source_lines, entry)
+        artifact.source_lines = partial(self._source_lines, entry)
         return artifact
 
     def shipped(self, entry: Entry) -> dict[str, BlobRow | None]:
@@ -352,7 +351,7 @@ def _check(entry: Entry, artifact: Artifact, shipped: Mapping[str, BlobRow]) -> 
     """
     if kinds_of(artifact) != {key: row.kind for key, row in shipped.items()}:
         raise _mismatch(entry)
-    target, plan = target_of_record(artifact.target), artifact.plan
+    target, plan = artifact.target, artifact.plan
     inputs, outputs = arrays_of(plan.inputs), arrays_of(plan.outputs)
     made = target.name, target.arch, minimum_driver(artifact.record), inputs, outputs
     stated = entry.target, entry.arch, entry.minimum_driver, entry.inputs, entry.outputs

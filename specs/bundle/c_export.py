@@ -25,14 +25,13 @@ from itertools import count
 from pathlib import Path
 
 from pallasc.errors import SpecError, ToolError
-from pallasc.specs.artifacts.artifact import Artifact, model_figure
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry, arrays_of
 from pallasc.specs.canonical import Scalar
-from pallasc.specs.gpus import ARCH, device_names
+from pallasc.specs.gpus import device_names
 from pallasc.specs.tuning import How, chosen_by, is_for, names_of
 from pallasc.specs.user_files import replace_folder
 
@@ -97,9 +96,9 @@ class CVariant:
         return f"plans/{self.number}.plan"
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> LaunchPlan:
         """Its arrays; not cached, as there may be many variants."""
-        return Signature.of(self.artifact.plan)
+        return self.artifact.plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,9 +362,7 @@ def _array_table(table: str, bindings: Sequence[Binding]) -> str:
 
 def _row(variant: CVariant, plan: str, arrays: str) -> str:
     target = variant.artifact.target
-    match = ARCH.fullmatch(variant.entry.arch)
-    sm, suffix = (int(match[1] + match[2]), match[3]) if match else (0, "")
-    models = ", ".join(map(_literal, device_names(str(target.get("description", "")))))
+    models = ", ".join(map(_literal, device_names(target.description)))
     return f"""\
     {{
         .name = {_literal(variant.entry.id)},
@@ -374,8 +371,8 @@ def _row(variant: CVariant, plan: str, arrays: str) -> str:
         .models = (const char *const[]){{{models}, NULL}},
         .arrays = {arrays},
         .array_count = {len(variant.signature.passed)},
-        .sm = {sm},
-        .suffix = {f"'{suffix}'" if suffix else "0"},
-        .sm_count = {model_figure(target, "sm_count")},
+        .sm = {10 * target.major + target.minor},
+        .suffix = {f"'{target.suffix}'" if target.suffix else "0"},
+        .sm_count = {target.sm_count},
     }},
 """

@@ -172,7 +172,7 @@ class Item(Struct, frozen=True):
     @property
     def target(self) -> str:
         """The model that it was compiled for."""
-        return str(self.artifact.target["name"])
+        return self.artifact.target.name
 
     @property
     def id(self) -> str:

@@ -123,7 +123,7 @@ def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
             last = key
             if fault := agreement.disagreement(entry):
                 raise CorruptError(fault)
-            _ = bundle.artifact(entry).source_lines, bundle.reference(entry)
+            _ = bundle.artifact(entry).source_lines(), bundle.reference(entry)
             for number in entry.numbers:
                 users.setdefault(number, entry.id)
             yield entry

@@ -233,7 +233,7 @@ def _entry(variant: _Packed, body: _Body) -> Entry:
         name=item.name,
         params=tuple(item.params.items()),
         target=item.target,
-        arch=str(target["arch"]),
+        arch=target.arch,
         inputs=arrays_of(plan.inputs),
         outputs=arrays_of(plan.outputs),
         minimum_driver=minimum_driver(item.artifact.record),

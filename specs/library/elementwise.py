@@ -58,9 +58,8 @@ def add(x: jax.Array, y: jax.Array, *, block_size: int = 2048) -> jax.Array:
     return kernel(x.reshape(-1), y.reshape(-1)).reshape(x.shape)
 
 
-def add_reference(x: jax.Array, y: jax.Array, *, block_size: int = 2048) -> jax.Array:
+def add_reference(x: jax.Array, y: jax.Array, **_: int) -> jax.Array:
     """Return the result that `add` must give, in float32 for floating-point inputs."""
-    del block_size
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return x + y
     return (x.astype(jnp.float32) + y.astype(jnp.float32)).astype(x.dtype)

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array, parse_template
-from pallasc.specs.artifacts.artifact import MORE_IS_BETTER, parse_rule, rules_for
+from pallasc.specs.artifacts.artifact import parse_rule, rule_pattern, rules_for
 from pallasc.specs.canonical import Value
 from pallasc.specs.fields import (
     DATA,
@@ -54,9 +54,7 @@ def table_of(spec_file: str) -> str:
 
 def _limit(field: str) -> Kind:
     """Return the kind of limits for a field of `Resources`: a number, or a normalized rule."""
-    sign, order = ("-", ">") if field in MORE_IS_BETTER else (r"\+", "<")
-    amount = r"([0-9]+|[0-9]+(\.[0-9]+)?\s*%)"
-    pattern = rf"^\s*({order}=\s*baseline|{sign}\s*{amount})\s*$"
+    pattern = f"^{rule_pattern(field)}$"
 
     def read(value: object, at: Place) -> int | str:
         rule = parse_rule(value, field) if isinstance(value, str) else None

@@ -106,22 +106,14 @@ class Table(NamedTuple):
 
 
 _ANY = text("a name", r"[\s\S]*")
+_VALUES = list_of(SCALAR, "values", 0, repeats=True)
+_USE = map_of(_ANY, SCALAR, "tuned parameters")
 _DATE = text("a date", r"\d{4}-\d{2}-\d{2}", 'Write it like "2026-11-23".')
 _ROW = record(
     (
         Field("gpu", text("the name of a model"), "The GPU model, like h100-sxm.", True),
-        Field(
-            "key",
-            list_of(SCALAR, "values", 0, repeats=True),
-            "A value for each parameter of 'by'.",
-            True,
-        ),
-        Field(
-            "use",
-            map_of(_ANY, SCALAR, "tuned parameters"),
-            "The value of each parameter that is tuned.",
-            True,
-        ),
+        Field("key", _VALUES, "A value for each parameter of 'by'.", True),
+        Field("use", _USE, "The value of each parameter that is tuned.", True),
         Field("artifact", text("a digest of 64 hexadecimal digits", DIGEST), "Measured artifact."),
         Field("source", text("text"), "Origin of the row."),
         Field("us", number(whole=False), "Microseconds."),
@@ -266,7 +258,7 @@ Tell = Callable[[str], None]
 """Called with a remark for the user."""
 
 
-class _TunedPoint(NamedTuple):
+class _TunedPoint:
     """A point with the values that decide which rows select it, as text made by `typed`.
 
     Attributes:
@@ -277,19 +269,13 @@ class _TunedPoint(NamedTuple):
         use: its tuned parameters.
     """
 
-    point: Point
-    labels: dict[str, Scalar]
-    key: str
-    bucket: str
-    use: str
-
-
-def _tuned_point(tune: Tune, point: Point) -> _TunedPoint:
-    own = {name: choice.label for name, choice in point.items()}
-    key = tuple(own[name] for name in tune.by)
-    bucket = bucket_key(key, tune.by, tune.buckets)
-    use = {name: own[name] for name in tune.over}
-    return _TunedPoint(point, own, typed(key), typed(bucket), typed(use))
+    def __init__(self, tune: Tune, point: Point) -> None:
+        self.point = point
+        self.labels = {name: choice.label for name, choice in point.items()}
+        key = tuple(self.labels[name] for name in tune.by)
+        self.key = typed(key)
+        self.bucket = typed(bucket_key(key, tune.by, tune.buckets))
+        self.use = typed({name: self.labels[name] for name in tune.over})
 
 
 class TunedPoints:
@@ -320,13 +306,13 @@ class TunedPoints:
         Raises:
             SpecError: the spec's table is wrong, or no point is left.
         """
-        known = [_tuned_point(tune, point) for point in points]
-        table = self.table(spec, tune)
-        rows = () if table is None else table.rows
+        known = [_TunedPoint(tune, point) for point in points]
+        rows = self.table(spec, tune).rows
         usual = Tuning(
             tune.by, tuple(tune.over), tune.buckets, tune.pad, table=rows, default=tune.default
         )
-        if not self._is_alone(spec, tune):  # each spec that shares these rows has its own models
+        sharing_table = self._sharing.get(_path(spec, tune), [spec])
+        if sum(other.name == spec.name for other in sharing_table) > 1:  # each has its own models
             names = {target.name for target in targets}
             rows = tuple(row for row in rows if row.gpu in names)
         _check_rows(spec, tune, known, rows)
@@ -364,8 +350,8 @@ class TunedPoints:
             )
         return chosen
 
-    def table(self, spec: Spec, tune: Tune) -> Table | None:
-        """Return the rows of a kernel, None if its table has none.
+    def table(self, spec: Spec, tune: Tune) -> Table:
+        """Return the rows of a kernel.
 
         Raises:
             SpecError: the table is invalid, or has other key parameters than the spec.
@@ -374,8 +360,8 @@ class TunedPoints:
         if path not in self._read:
             self._read[path] = read_table(path, shown)
             self._check_names(self._read[path], self._sharing.get(path, [spec]), shown)
-        table = self._read[path].get(spec.name)
-        if table is not None and table.by != tune.by:
+        table = self._read[path].get(spec.name, Table(tune.by, ()))
+        if table.by != tune.by:
             raise SpecError(
                 f"rows of {spec.name} have by: {_names(table.by)}; its spec has by: "
                 f"{_names(tune.by)}.",
@@ -384,11 +370,6 @@ class TunedPoints:
                 "these rows and tune again.",
             )
         return table
-
-    def _is_alone(self, spec: Spec, tune: Tune) -> bool:
-        """Return True if no other spec has rows under the same name in the same table."""
-        sharing = self._sharing.get(_path(spec, tune), ())
-        return all(other is spec or other.name != spec.name for other in sharing)
 
     def _check_names(self, tables: Mapping[str, Table], sharing: list[Spec], shown: str) -> None:
         """Reject rows of unknown kernels, unless they may belong to another spec file."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.analysis.metrics import (
     KernelMetrics,
@@ -72,7 +73,7 @@ def test_occupancy_is_that_of_the_calculator(
 ) -> None:
     kernel = KernelResources("k", "", None, "mosaic", registers, 0, 0, 0, 0, smem, 0)
     launch = _launch((1000, 1, 1), (threads, 1, 1), smem)
-    target = {"arch": "sm_90a", **MODELS["h100-sxm"].figures()}
+    target = MODELS["h100-sxm"]
     smem_limit = 233472 // (smem + 1024)
     occupancy = occupancy_of(launch, kernel, target)
     assert occupancy.blocks_per_sm == blocks
@@ -124,7 +125,7 @@ def _without_ptx(artifact: Artifact) -> Artifact:
 def test_the_models_have_peaks_of_tensor_cores(artifacts: Mapping[str, Artifact]) -> None:
     def seconds(model: str, kind: str) -> float | None:
         plan, launch = artifacts["hopper_matmul"].plan, _launch((1, 1, 1), (32, 1, 1), 0)
-        target = {"name": model, "memory_bandwidth_bytes_per_s": 1}
+        target = replace(MODELS["h100-sxm"], name=model)
         return roofline_of(launch, plan, target, Work({kind: 10**12}, 0, 0)).seconds_of_flops
 
     for kind in ("f16", "tf32"):

@@ -44,7 +44,7 @@ def test_two_architectures_are_built_at_once_and_each_request_once(project: Any)
     digests = [result.artifact.digest for result in report.results]
     assert digests[:half] == digests[half:]
     assert len(set(digests)) == 4
-    assert {r.artifact.target["arch"] for r in report.results} == {"sm_90a", "sm_100a"}
+    assert {r.artifact.target.arch for r in report.results} == {"sm_90a", "sm_100a"}
     events = [event for event in project.events if isinstance(event, Event)]
     assert Counter(e.kind for e in events) == {"started": 4, "compiled": 4, "shared": 4}
     assert [event.done for event in events if event.result] == list(range(1, 9))

@@ -1,5 +1,6 @@
 """Artifacts as text: exact lines for each kind of step and parameter, resources, and metrics."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def _artifact(*kernels: dict[str, Any]) -> Artifact:
     plan = LaunchPlan((), (), (), (Fill(0, 0, 8), Copy(0, 0, 0, 8, 8), Fill(0, 0, 8)), [], [])
     record = {
         "schema": 1,
-        "target": {"name": "h100-sxm", "arch": "sm_90a"},
+        "target": asdict(MODELS["h100-sxm"]),
         "toolchain": {"versions": {"jax": "0.12.0"}, "ptxas": "13.5.37"},
         "minimum_driver": {"cuda": "13.0", "linux": "580.65.06"},
         "plan": {**plan_to_json(plan), "buffers": buffers},
@@ -176,7 +177,7 @@ def _metrics(work: Work, roofline: Roofline, **changes: object) -> str:
         "matmul_body_mosaic_gpu_kernel", "", None, "mosaic", 168, 0, 0, 0, 1, 131_120, 16
     )
     launch = Launch(kernel.name, "", (32, 8, 1), None, (384, 1, 1), 131_120, False, ())
-    target = {"arch": "sm_90a", **MODELS["h100-sxm"].figures()}
+    target = MODELS["h100-sxm"]
     fields: dict[str, Any] = {"instructions": None, "mix": None, "loops": None, **changes}
     metrics = KernelMetrics(
         launch=0,

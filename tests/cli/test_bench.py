@@ -8,7 +8,6 @@ import pytest
 from pallasc.cli.bench import moved_bytes, parse_flop
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
-from pallasc.specs.artifacts.signature import Signature
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 
@@ -18,7 +17,7 @@ def test_an_input_updated_in_place_moves_twice() -> None:
     inputs = (Binding("a", "f32", (10,), 0), Binding("b", "f32", (20,), 1))
     outputs = (Binding("out.0", "f32", (10,), 0), Binding("out.1", "f32", (30,), 2))
     plan = LaunchPlan(buffers, inputs, outputs, (), [0, 1], {"tuple": [0, 1]})
-    assert moved_bytes(Signature.of(plan)) == 40 + 80 + 120 + 40
+    assert moved_bytes(plan) == 40 + 80 + 120 + 40
 
 
 def test_operations_are_a_positive_number_or_a_product() -> None:

@@ -148,7 +148,7 @@ def test_the_use_of_a_tuned_variant_is_shown_and_kept_by_a_merge(run: Any, tmp_p
 
 def test_no_name_of_a_target_leads_out_of_the_folder(run: Any, tmp_path: Path) -> None:
     artifact = make_artifact(1)
-    record = {**artifact.record, "target": {**artifact.target, "name": "x/../../y"}}
+    record = {**artifact.record, "target": {**artifact.record["target"], "name": "x/../../y"}}
     bundle = _write(tmp_path / "k.pallasc", [Item("k", {}, Artifact(record, artifact.blob))])
     out = tmp_path / "out" / "k.pallasc"
     result = run("bundle", "create", bundle, "-o", out, "--split-by", "target")

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.cluster import publish
 from pallasc.compiler.workers.messages import Compile, Compiled
+from pallasc.specs.gpus import MODELS
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
@@ -145,7 +146,7 @@ TAMPERED: list[tuple[Callable[[Compiled], Compiled], str]] = [
     (with_blobs(lambda blobs: blobs.pop()), "damaged"),
     (with_blobs(lambda blobs: blobs.append((sha256(b"x"), b"x"))), "other files than it names"),
     (of_record(schema=99), "damaged"),
-    (of_record(target={"name": "x"}), "another target"),
+    (of_record(target=asdict(MODELS["a6000"])), "another target"),
     (lambda reply: replace(reply, action="0" * 64), "manifest is for another variant"),
     (of_manifest(action="0" * 64), "manifest is for another variant"),
     (of_manifest(variant="other@h100"), "manifest is for another variant"),

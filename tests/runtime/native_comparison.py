@@ -26,7 +26,6 @@ from pallasc.runtime.matching.selection import device_refusal
 from pallasc.runtime.native.library import Library
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
-from pallasc.specs.artifacts.signature import Signature
 
 OFFSETS = (0, 256, 4096, 0)
 """Where arrays and workspace begin, launch by launch; the last set is the first again."""
@@ -94,11 +93,11 @@ def memory() -> Memory:
 def use_model(driver: control.Standin, artifact: Artifact) -> None:
     """Let the device be the model that an artifact was compiled for."""
     target = artifact.target
-    arch = str(target["arch"]).removeprefix("sm_").rstrip("af")
+    arch = target.arch.removeprefix("sm_").rstrip("af")
     device = control.Device(
         f"{arch[:-1]}.{arch[-1]}",
-        sms=int(target["sm_count"]),
-        smem_optin_bytes=int(target["smem_optin_bytes"]),
+        sms=target.sm_count,
+        smem_optin_bytes=target.smem_optin_bytes,
     )
     driver.devices(device)
 
@@ -113,7 +112,7 @@ def asked_by_python(driver: control.Standin, artifact: Artifact) -> Log:
     steps = PlainSteps(candidate, device)
     log = Log(ready=reader.read())
     signature = candidate.signature
-    sizes = (*signature.sizes_bytes, lay_out(artifact.plan)[1])
+    sizes = (*(own.size_bytes for own in signature.passed), lay_out(artifact.plan)[1])
     for *pointers, workspace in memory().sets(driver, sizes):
         steps.launch(pointers, workspace=workspace if sizes[-1] else 0)
         add_launch(log, reader.read())
@@ -134,7 +133,7 @@ def asked_by_c(
     asked = reader.read()
     first = next(n for n, call in enumerate(asked) if call[0] == "cuDevicePrimaryCtxRetain") + 1
     log = Log(ready=asked[first:])
-    sizes = [*Signature.of(artifact.plan).sizes_bytes, lay_out(artifact.plan)[1]]
+    sizes = [*(own.size_bytes for own in artifact.plan.passed), lay_out(artifact.plan)[1]]
     for *pointers, workspace in memory().sets(driver, sizes):
         plan.launch(pointers, workspace=workspace if sizes[-1] else 0)
         add_launch(log, reader.read())

@@ -164,7 +164,7 @@ def test_an_old_driver_without_newer_functions_works(fresh_process: Any) -> None
     code = """
 import made
 framework = made.install()
-older = made.cubin().replace(b"release 13", b"release 12")
+older = made.cubin().replace(b"release 13", b"release 12").replace(b", V13", b", V12")
 needs = {"cuda": "12.0", "linux": "525.60.13"}
 kernel = made.kernel(made.add(minimum_driver=needs, code=older))
 a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")

@@ -54,7 +54,7 @@ def test_plans_are_tried_newest_architecture_first() -> None:
 def test_the_model_that_jax_runs_on_goes_first(backend: SimpleNamespace) -> None:
     both = kernel(({}, "h100-pcie"), ({}, "h200"))
     assert ids(both) == ["made@h100-pcie", "made@h200"]
-    name = both.variants[1].artifact.target["description"]
+    name = both.variants[1].artifact.target.description
     backend.default_backend = lambda: "gpu"
     backend.local_devices = lambda: [SimpleNamespace(device_kind=name)]
     assert ids(both) == ["made@h200", "made@h100-pcie"]

@@ -73,7 +73,7 @@ def test_what_several_devices_run_together_is_refused_in_one_sentence() -> None:
 def test_the_likest_variant_is_taken() -> None:
     candidates = [_candidate(name) for name in ("h200", "h100-pcie", "h100-sxm", "gh200", "b200")]
     for model in ("h200", "h100-pcie", "h100-sxm", "gh200", "b200"):
-        assert Selector(candidates).select(_device(model)).artifact.target["name"] == model
+        assert Selector(candidates).select(_device(model)).artifact.target.name == model
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_the_likest_variant_is_taken() -> None:
 )
 def test_a_model_is_known_by_any_name_that_drivers_give_it(model: str, name: str) -> None:
     candidates = [_candidate(each) for each in ("h100-sxm", "h200", "gh200", "gb300", "b300")]
-    assert Selector(candidates).select(_device(model, name=name)).artifact.target["name"] == model
+    assert Selector(candidates).select(_device(model, name=name)).artifact.target.name == model
 
 
 def test_a_model_with_as_many_multiprocessors_stands_in() -> None:
     candidates = [_candidate("h100-pcie"), _candidate("h200")]
-    assert Selector(candidates).select(_device("h100-sxm")).artifact.target["name"] == "h200"
+    assert Selector(candidates).select(_device("h100-sxm")).artifact.target.name == "h200"
 
 
 def test_an_unknown_model_takes_the_nearest_number_of_multiprocessors() -> None:
     candidates = [_candidate("h100-pcie"), _candidate("h100-sxm")]
     device = _device(name="NVIDIA H100 NVL", sm_count=120)
-    assert Selector(candidates).select(device).artifact.target["name"] == "h100-pcie"
+    assert Selector(candidates).select(device).artifact.target.name == "h100-pcie"
 
 
 def test_the_exact_architecture_goes_before_the_family_and_that_before_older_ones() -> None:
@@ -129,7 +129,7 @@ def test_blocks_at_a_time(grid: tuple[int, int, int], smem: int, sms: int, fits:
 def test_each_point_has_one_fitting_candidate() -> None:
     ones = [_candidate(name, params={"n": n}) for n in (1, 2) for name in ("h200", "h100-sxm")]
     found = Selector(ones).fitting(_device())
-    assert [(variant.params["n"], variant.artifact.target["name"]) for variant in found] == [
+    assert [(variant.params["n"], variant.artifact.target.name) for variant in found] == [
         (1, "h100-sxm"),
         (2, "h100-sxm"),
     ]

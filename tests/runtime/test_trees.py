@@ -9,8 +9,8 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.specs.artifacts.plan import plan_from_json
-from pallasc.specs.artifacts.signature import Signature, flatten, unflatten
+from pallasc.specs.artifacts.plan import LaunchPlan, plan_from_json
+from pallasc.specs.artifacts.signature import check_addresses, flatten, unflatten
 
 _PAIR = {"namedtuple": "Pair", "fields": {"left": 1, "right": 0}}
 _NODE = {"node": "Mine", "children": [0, {"tuple": [1]}]}
@@ -118,8 +118,8 @@ def test_a_named_tuple_of_a_stranger_cannot_have_any_name() -> None:
 # ---- signatures
 
 
-def _signature(**changes: Any) -> Signature:
-    return Signature.of(made.artifact(code=b"none", **changes).plan)
+def _signature(**changes: Any) -> LaunchPlan:
+    return made.artifact(code=b"none", **changes).plan
 
 
 def test_outputs_know_where_they_come_from() -> None:
@@ -127,7 +127,7 @@ def test_outputs_know_where_they_come_from() -> None:
     assert signature.sources == (("result", 0), ("input", 1), ("result", 1))
     assert [array.path for array in signature.results] == ["out.0", "out.2"]
     assert [array.path for array in signature.passed] == ["a", "b", "out.0", "out.2"]
-    assert signature.sizes_bytes == (1024, 1024, 1024, 4)
+    assert [array.size_bytes for array in signature.passed] == [1024, 1024, 1024, 4]
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_outputs_know_where_they_come_from() -> None:
 def test_addresses_are_checked(pointers: Any, message: str | None) -> None:
     signature = _signature()
     if message is None:
-        signature.check_addresses("made", pointers)
+        check_addresses(signature, "made", pointers)
         return
     with pytest.raises(ArgumentError) as caught:
-        signature.check_addresses("made", pointers)
+        check_addresses(signature, "made", pointers)
     assert caught.value.message.startswith(f"made: {message}")
 
 
@@ -168,4 +168,4 @@ def test_a_damaged_plan_is_refused(
     plan = json.loads(json.dumps(made.artifact(code=b"none").record["plan"]))
     plan[where][number].update(changes)
     with pytest.raises(CorruptError, match=message):
-        Signature.of(plan_from_json(plan))
+        plan_from_json(plan).check_arrays()

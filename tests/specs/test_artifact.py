@@ -5,10 +5,11 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import structs
 from msgspec.structs import asdict
 
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources, Resources
 from pallasc.specs.artifacts.source_lines import (
     Frame,
     KernelLines,
@@ -19,6 +20,7 @@ from pallasc.specs.artifacts.source_lines import (
     to_json,
 )
 from pallasc.specs.canonical import digest
+from pallasc.specs.gpus import MODELS
 
 CUBIN, PTX, CONSTANT = b"cubin", b".version 9.0\n", b"\1\2\3\4"
 BLOBS = {digest(data): data for data in (CUBIN, PTX, CONSTANT)}
@@ -26,7 +28,7 @@ MOSAIC = KernelResources("k", digest(CUBIN), digest(PTX), "mosaic", 40, 16, 8, 4
 XLA = KernelResources("f", digest(CUBIN), None, "xla", 12, 64, None, None, 0, 0, 1)
 RECORD: dict[str, Any] = {
     "schema": 1,
-    "target": {"name": "h100-sxm", "arch": "sm_90a"},
+    "target": asdict(MODELS["h100-sxm"]),
     "toolchain": {"ptxas": "13.5.37"},
     "minimum_driver": {"cuda": "13.0", "linux": "580.65.06"},
     "plan": {
@@ -46,7 +48,7 @@ RECORD: dict[str, Any] = {
         "input_tree": {},
         "output_tree": 0,
     },
-    "kernels": [asdict(MOSAIC), asdict(XLA)],
+    "kernels": [structs.asdict(MOSAIC), structs.asdict(XLA)],
     "blobs": {key: len(data) for key, data in BLOBS.items()},
 }  # fmt: skip
 
@@ -113,8 +115,7 @@ def test_a_damaged_part_is_refused(part: str, damage: Any, words: str) -> None:
 def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record() -> None:
     launched = _artifact()
     launched.defer(lambda: pytest.fail("the record was read again"), launched.digest)
-    (size,) = launched.launch_sizes
-    assert (size.kernel, size.block, size.dynamic_smem_bytes) == ("k", (128, 1, 1), 0)
+    assert launched.resources == Resources(40, None, 64, 1536, 48, 5)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pallasc.specs.artifacts.artifact import cached_property
+from pallasc.specs.artifacts import cached_property
 
 
 def run(program: str) -> str:
@@ -15,7 +15,7 @@ def run(program: str) -> str:
 
 _FORKS = """
 import os, signal, threading
-from pallasc.specs.artifacts.artifact import cached_property
+from pallasc.specs.artifacts import cached_property
 
 inside, go = threading.Event(), threading.Event()
 

@@ -1,12 +1,13 @@
 """Results of a build that never was, and a clock."""
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from pallasc.compiler.builds.report import Event, Report, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import Scalar
-from pallasc.specs.gpus import resolve_target
+from pallasc.specs.gpus import MODELS, resolve_target
 from pallasc.specs.spec import Budget, Variant
 
 IN_SPEC = Location("kernels.yaml", 4, 5)
@@ -48,7 +49,7 @@ def artifact(*, cubin_bytes: int = 9512, **changes: int | None) -> Artifact:
     return Artifact(
         {
             "schema": 1,
-            "target": {"name": "h100-sxm"},
+            "target": asdict(MODELS["h100-sxm"]),
             "toolchain": {},
             "plan": {"steps": []},
             "kernels": [{**KERNEL, **changes}],

@@ -20,7 +20,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
 from pallasc.cache.store import Store
-from pallasc.specs.artifacts.cubin import tools_of
+from pallasc.specs.artifacts.cubin import parse_cubin
 
 
 def function(x: Any) -> Any:
@@ -48,7 +48,7 @@ def told(isolated: bool, store: Store) -> dict[str, Any]:
 
 
 def _tools(artifact: Any, kernel: Any) -> list[tuple[str, str]]:
-    return [(tool.name, tool.version) for tool in tools_of(artifact.blob(kernel.cubin))]
+    return [(tool.name, tool.version) for tool in parse_cubin(artifact.blob(kernel.cubin)).tools]
 
 
 def main() -> None:

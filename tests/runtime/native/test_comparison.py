@@ -38,7 +38,7 @@ def test_older_drivers_are_asked_alike(
     artifact = made.artifact(
         made.launch("mapped", 0, PAIR, grid=(16, 2, 1), cluster=(16, 1, 1)),
         inputs=matrices(),
-        code=made.cubin().replace(b"release 13.", b"release 12."),
+        code=made.cubin().replace(b"release 13.", b"release 12.").replace(b", V13.", b", V12."),
         minimum_driver={"cuda": "12.0", "linux": "525.60.13"},
     )
     runtime.configure(driver_version=version)

@@ -66,7 +66,11 @@ REFUSED: list[tuple[Callable[[], Artifact], type[Exception], str]] = [
     (_on_two_devices, UnsupportedError, "it runs on 2 devices together, and a flat plan is for"),
     (lambda: _of("gone", 0), CorruptError, "the cubin has no kernel gone, only "),
     (lambda: _of("two", 0), CorruptError, "the plan passes parameters of [8] bytes to two, and"),
-    (lambda: _of("one", 0, grid=(3, 1, 1), cluster=(2, 1, 1)), CorruptError, "the grid (3, 1, 1)"),
+    (
+        lambda: _of("one", 0, grid=(3, 1, 1), cluster=(2, 1, 1)),
+        CorruptError,
+        "the launch plan is damaged: grid (3, 1, 1)",
+    ),
     (
         lambda: made.artifact(
             made.launch("mapped", 0, made.maps(replace(WINDOW, swizzle=32), size=512)),
