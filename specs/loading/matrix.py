@@ -18,7 +18,7 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -58,6 +58,7 @@ from pallasc.specs.user_files import check_entry, parse_entry
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_table import TunedPoints
+    from pallasc.specs.tuning import Tuning
 
 MOST_VARIANTS = 100_000
 """Limit for the variants of all specs."""
@@ -134,13 +135,12 @@ def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
     _check_used(spec, points[0], filled.used, at)
     targets = _targets(spec, at)
     if tuned is None or spec.tune is None:
+        everywhere = [(target, None) for target in targets]
         for point in points:
-            yield from filled.variants(point, targets)
+            yield from filled.variants(point, everywhere)
         return
     for point, tunings in tuned.chosen(spec, spec.tune, points, targets):
-        made = filled.variants(point, [target for target, _ in tunings])
-        for variant, (_, tuning) in zip(made, tunings, strict=True):
-            yield replace(variant, tuning=tuning)
+        yield from filled.variants(point, tunings)
 
 
 def _check_used(spec: Spec, point: Point, used: Collection[str], at: Place) -> None:
@@ -388,13 +388,15 @@ class Filling:
             self._entries[text] = str(entry)
         return self._entries[text]
 
-    def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
-        """Yield the variants of a point, one for each target."""
+    def variants(
+        self, point: Point, targets: Sequence[tuple[Target, Tuning | None]]
+    ) -> Iterator[Variant]:
+        """Yield the variants of a point, one for each target, with its tuning data."""
         spec = self._spec
         made = self._made(point)
         budget = self._fill(spec.budget, ("budget",), self._number, contents(point))
         check = self._check(point) if spec.check else None
-        for target in targets:
+        for target, tuning in targets:
             variant = Variant(
                 name=spec.name,
                 target=target,
@@ -407,11 +409,12 @@ class Filling:
                 location=spec.location,
                 base_dir=spec.base_dir,
                 places=spec.places,
+                tuning=tuning,
                 budget=budget,
                 **made,
             )
             if check is not None:
-                small = replace(variant, budget={}, **check)
+                small = replace(variant, budget={}, tuning=None, **check)
                 variant = replace(variant, check=small)
             yield variant
 
@@ -465,7 +468,7 @@ def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Valu
     return own
 
 
-class _Entry(NamedTuple):
+class _FileRow(NamedTuple):
     """A row of a file: its place, its key, and its content."""
 
     at: Place
@@ -475,7 +478,6 @@ class _Entry(NamedTuple):
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
-_MISSING = object()
 _DATA = tree("value", "", SCALAR, nodes=())
 """A value in a row, in which nothing is a node."""
 
@@ -495,15 +497,12 @@ def read_rows(
         SpecError: the file is missing or malformed, or lacks the requested data.
     """
     document = _document(table["path"], at.child("path"), base_dir, documents)
-    entries = [
-        entry
-        for entry in _entries(document, table, at)
-        if str(entry.key) not in table.get("skip", ())
-    ]
-    if not entries:
+    skipped = table.get("skip", ())
+    rows = [row for row in _rows(document, table, at) if str(row.key) not in skipped]
+    if not rows:
         raise at.error(f"there are no rows in {document.file}.")
-    select = table.get("select") or _all_fields(entries[0])
-    return tuple(_row(entry, select) for entry in entries)
+    select = table.get("select") or _all_fields(rows[0])
+    return tuple(_selected(row, select) for row in rows)
 
 
 def _document(name: str, at: Place, base_dir: str, documents: dict[str, Document]) -> Document:
@@ -516,16 +515,15 @@ def _document(name: str, at: Place, base_dir: str, documents: dict[str, Document
     return documents[name]
 
 
-def _entries(document: Document, table: Mapping[str, Any], at: Place) -> Iterator[_Entry]:
+def _rows(document: Document, table: Mapping[str, Any], at: Place) -> Iterator[_FileRow]:
     path: PathParts = ()
     rows = document.data
     for part in table.get("rows", ()):
-        inside = _inside(rows, part)
-        if inside is _MISSING:
+        key = _key_in(rows, part)
+        if key is None:
             hint = suggestion(part, rows if isinstance(rows, dict) else [], otherwise="It has")
             raise at.child("rows").error(f"{document.place(path)} has no {part!r}.", hint)
-        path = (*path, int(part) if isinstance(rows, list) else part)
-        rows = inside
+        path, rows = (*path, key), rows[key]
     if not isinstance(rows, list | dict):
         raise SpecError(
             f"expected rows, a list or a mapping of them, got {show(rows)}.",
@@ -535,43 +533,34 @@ def _entries(document: Document, table: Mapping[str, Any], at: Place) -> Iterato
     for key, content in rows.items() if isinstance(rows, dict) else enumerate(rows):
         place = Place(document.place, (*path, key), f"row {show(key)}", len(path) + 1)
         is_number = isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key)
-        yield _Entry(place, int(key) if is_number else key, content)
+        yield _FileRow(place, int(key) if is_number else key, content)
 
 
-def _inside(value: Any, key: str) -> Any:
-    """Return the item of a mapping or a list, or `_MISSING`."""
-    if isinstance(value, dict):
-        return value.get(key, _MISSING)
-    is_index = isinstance(value, list) and _WHOLE_NUMBER.fullmatch(key)
-    return value[int(key)] if is_index and 0 <= int(key) < len(value) else _MISSING
+def _key_in(value: Any, part: str) -> str | int | None:
+    """Return the key or index that a part of a path names, None if there is no such item."""
+    if isinstance(value, list) and _WHOLE_NUMBER.fullmatch(part):
+        return int(part) if int(part) in range(len(value)) else None
+    return part if isinstance(value, dict) and part in value else None
 
 
-def _field(entry: _Entry, path: tuple[str, ...]) -> Any:
-    """Return a field of a row, or `_MISSING`."""
-    if path == ("$key",):
-        return entry.key
-    value = entry.content
-    for key in path[1:] if path[:1] == ("$value",) else path:
-        value = _inside(value, key)
-    return value
+def _all_fields(row: _FileRow) -> dict[str, tuple[str, ...]]:
+    if not isinstance(row.content, dict) or not row.content:
+        raise row.at.error(f"expected a row, got {show(row.content)}.")
+    return {PARAMETER.read(name, row.at.key(name)): (name,) for name in row.content}
 
 
-def _all_fields(entry: _Entry) -> dict[str, tuple[str, ...]]:
-    if not isinstance(entry.content, dict) or not entry.content:
-        raise entry.at.error(f"expected a row, got {show(entry.content)}.")
-    return {PARAMETER.read(name, entry.at.key(name)): (name,) for name in entry.content}
-
-
-def _row(entry: _Entry, select: Mapping[str, tuple[str, ...]]) -> dict[str, Value]:
+def _selected(row: _FileRow, select: Mapping[str, tuple[str, ...]]) -> dict[str, Value]:
+    special = {"$key": row.key, "$value": row.content}
     values = {}
     for name, path in select.items():
-        value = _field(entry, path)
-        if value is _MISSING:
-            fields = entry.content if isinstance(entry.content, dict) else ()
-            near = nearest(".".join(path), fields)
-            hint = (
-                f"Did you mean {near!r}?" if near else "'select' chooses fields, 'skip' drops rows."
-            )
-            raise entry.at.error(f"the row has no field {'.'.join(path)!r}.", hint)
-        values[name] = _DATA.read(value, entry.at)
+        value: Any = special if path[0] in special else row.content
+        for part in path:
+            key = _key_in(value, part)
+            if key is None:
+                near = nearest(".".join(path), row.content if isinstance(row.content, dict) else ())
+                otherwise = "'select' chooses fields, 'skip' drops rows."
+                hint = f"Did you mean {near!r}?" if near else otherwise
+                raise row.at.error(f"the row has no field {'.'.join(path)!r}.", hint)
+            value = value[key]
+        values[name] = _DATA.read(value, row.at)
     return values

@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
 @given(st.text(alphabet="ab:- \n[]{},&*!|>'\"#%\t0123<.~?", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(SpecError):
-        assert parse_document(text, "t").root
+        assert parse_document(text, "t").file
 
 
 HEAD = 'schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: k\n    entry: "json:loads"\n'
