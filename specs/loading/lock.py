@@ -192,8 +192,7 @@ def write_lock(path: Path, lock: Lock) -> None:
     Raises:
         SpecError: the file cannot be written; the old one remains.
     """
-    data = lock_text(lock).encode()
-    replace_file(path, data, make_folder=False, hint="Give --lock another path.")
+    replace_file(path, lock_text(lock).encode())
 
 
 def compare(
