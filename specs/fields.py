@@ -270,10 +270,10 @@ def map_of(
         for name in value:
             if own and name.startswith("$") and name not in own:
                 raise at.unknown("key", name, own)
-        names = {name: name if name in own else key.read(name, at.key(name)) for name in value}
+            if name not in own:
+                key.read(name, at.key(name))
         return {
-            normal: own.get(name, item).read(value[name], at.child(name))
-            for name, normal in names.items()
+            name: own.get(name, item).read(each, at.child(name)) for name, each in value.items()
         }
 
     schema: Schema = {

@@ -156,21 +156,25 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
     import shutil  # slow to import
 
     place = Path(os.path.realpath(folder))
-    scratch = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
+    made = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
+    old = made.with_name(f"{made.name}.old")
     try:
         _check_replaceable(folder, place)
-        scratch.mkdir(parents=True)
+        made.mkdir(parents=True)
         for name, data in files:
-            path = scratch / name
+            path = made / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        (scratch / MARKER).write_text(json.dumps(_record(scratch), indent=1, sort_keys=True) + "\n")
+        (made / MARKER).write_text(json.dumps(_record(made), indent=1, sort_keys=True) + "\n")
         _check_replaceable(folder, place)
-        _exchange(scratch, place)
+        with suppress(FileNotFoundError):
+            place.rename(old)
+        made.rename(place)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise SpecError(f"{folder} cannot be written: {error.strerror}.", hint=_HINT) from error
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _record(folder: Path) -> dict[str, object]:
@@ -179,22 +183,6 @@ def _record(folder: Path) -> dict[str, object]:
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     digests = {name: digest(path.read_bytes()) for name, path in names.items() if name != MARKER}
     return {"schema": _SCHEMA, "files": digests}
-
-
-def _exchange(made: Path, place: Path) -> None:
-    """Move a folder into place; restore the old one on failure."""
-    import shutil
-
-    old = made.with_name(f"{made.name}.old")
-    with suppress(FileNotFoundError):
-        place.rename(old)
-    try:
-        made.rename(place)
-    except OSError:
-        if old.exists():
-            old.rename(place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_replaceable(folder: Path, place: Path) -> None:
