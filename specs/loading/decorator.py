@@ -20,9 +20,8 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import Place
 from pallasc.specs.loading.yaml_loader import SpecFile, declare_program, kernel_place
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
-from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, is_complete
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import an, show
+from pallasc.specs.spelling import an
 from pallasc.specs.user_files import load_module, module_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -262,8 +261,6 @@ def _declare(
     entry = _target_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
     name = own_name if fields.get("name") is None else fields["name"]
-    if isinstance(name, str):
-        name = _complete(name, at)
     at = kernel_place(at, name, entry)
     given = {key: value for key, value in fields.items() if value is not None}
     plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
@@ -301,9 +298,7 @@ def spec_of(
 
 def _plain(value: object, at: Place, file: Path) -> object:
     """Convert a field to the form that the YAML loader returns."""
-    if type(value) is str:
-        return _complete(value, at)
-    if value is None or type(value) in (int, float, bool):
+    if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Ref):
         return {"$ref": _target_of(value.target, at, file)}
@@ -326,13 +321,7 @@ def _plain_mapping(value: Mapping[str, object], at: Place, file: Path) -> dict[s
     for key in value:
         if type(key) is not str:
             raise at.error(f"a key must be text, got {key!r}.")
-    return {_complete(key, at): _plain(own, at.child(key), file) for key, own in value.items()}
-
-
-def _complete(text: str, at: Place) -> str:
-    if not is_complete(text):
-        raise at.error(f"{show(text)} {HALF}", HALF_HINT)
-    return text
+    return {key: _plain(own, at.child(key), file) for key, own in value.items()}
 
 
 def _target_of(target: str | Callable[..., Any], at: Place, file: Path) -> str:

@@ -17,6 +17,7 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,6 +209,7 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
     Raises:
         SpecError: a field is wrong or missing, or refers to something that does not exist.
     """
+    _check_characters(fields, at)
     own = PARTIAL_KERNEL.read(fields, at)
     values: dict[str, Any] = {**file.defaults, **own}
     places = {name: at.child(name) if name in own else file.places[name] for name in values}
@@ -232,6 +234,16 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         models=dict(file.models),
         places=places,
     )
+
+
+def _check_characters(fields: Mapping[str, object], at: Place) -> None:
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise at.error(
+            f"{show(error.object)} contains a lone surrogate, which is only half of a character.",
+            "Write the whole character, or its number, such as \\U0001f600.",
+        ) from None
 
 
 def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, object]:

@@ -37,10 +37,6 @@ _LONGEST_NUMBER = 100
 _LONGEST_LINE = 1000
 """Number of characters of a line that are searched for the cause of an error."""
 
-HALF = "contains a lone surrogate, which is only half of a character."
-HALF_HINT = "Write the whole character, or its number, such as \\U0001f600."
-
-_HALF = re.compile("[\ud800-\udfff]")
 _NULL = frozenset(("", "~", "null", "Null", "NULL"))
 _TRUE = frozenset(("true", "True", "TRUE"))
 _FALSE = frozenset(("false", "False", "FALSE"))
@@ -182,11 +178,6 @@ def _not_yaml(error: Any, text: str, file: str) -> SpecError:
     return SpecError(f"not YAML: {problem}.", location=place, hint=hint)
 
 
-def is_complete(text: str) -> bool:
-    """Return True if the text has no lone surrogates, which are halves of characters."""
-    return _HALF.search(text) is None
-
-
 def reads_as_text(text: str) -> bool:
     """Return True if every YAML reader reads a plain scalar as text."""
     return not (
@@ -300,11 +291,8 @@ class _Reader:
 
     def _scalar(self, event: Any) -> Any:
         self._check_tag(event)
-        if event.implicit[0]:  # no quotes
-            return self._plain(event, event.value)
-        if not is_complete(event.value):
-            raise self._error(event, f"{show(event.value)} {HALF}", HALF_HINT)
-        return event.value
+        has_quotes = not event.implicit[0]
+        return event.value if has_quotes else self._plain(event, event.value)
 
     def _plain(self, event: Any, text: str) -> Any:
         if text in _NULL:

@@ -49,11 +49,12 @@ def test_words_that_yaml_versions_read_differently_are_refused(word: str) -> Non
 
 @pytest.mark.parametrize("text", [r'a: "a\uD800b"', r'"\uDE00\uD83D": 1'])
 def test_half_of_a_character_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = f"{HEAD}    args: {{}}\n    static: {{{text}}}\n"
     with pytest.raises(SpecError, match="found invalid Unicode character escape code"):
-        parse_document(text, "t.yaml")
+        parse_yaml(spec)
     monkeypatch.setattr(yaml, "__with_libyaml__", False)
     with pytest.raises(SpecError, match="a lone surrogate, which is only half of a character"):
-        parse_document(text, "t.yaml")
+        parse_yaml(spec)
 
 
 def test_every_value_and_key_has_its_place() -> None:
