@@ -42,14 +42,14 @@ class Place(NamedTuple):
         path: from the root of the document to the value.
         origin: prefix of labels, the kernel's name.
         skip: number of leading path parts that `origin` replaces.
-        base_dir: the spec's folder, to look up entry points; None to skip the lookup.
+        base_dir: the spec's folder, in which entry points and data files are looked up.
     """
 
     locate: Locate
     path: PathParts = ()
     origin: str = ""
     skip: int = 0
-    base_dir: str | None = None
+    base_dir: str = ""
 
     @property
     def label(self) -> str:
@@ -338,8 +338,7 @@ def _existing(text: str, at: Place) -> str:
     """Return the normalized form of an entry point that exists."""
     with at.blamed():
         entry = parse_entry(text)
-        if at.base_dir is not None:
-            check_entry(entry, at.base_dir)
+        check_entry(entry, at.base_dir)
     return str(entry)
 
 

@@ -266,8 +266,8 @@ def _declare(
     plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
     plain |= {"name": name, "entry": entry}
     if is_program:
-        return declare_program(plain, at, str(file.parent))
-    return checked_spec(plain, at, SpecFile(str(file.parent)))
+        return declare_program(plain, at)
+    return checked_spec(plain, at, SpecFile())
 
 
 def spec_of(

@@ -483,20 +483,19 @@ _DATA = tree("value", "", SCALAR, nodes=())
 
 
 def read_rows(
-    table: Mapping[str, Any], at: Place, base_dir: str, documents: dict[str, Document]
+    table: Mapping[str, Any], at: Place, documents: dict[str, Document]
 ) -> tuple[dict[str, Value], ...]:
     """Return the rows that `$file` selects, in the order of the file.
 
     Args:
         table: the value of `$file`.
         at: the place of `$file`.
-        base_dir: the spec's folder.
         documents: files that were already read, by path; the file is added.
 
     Raises:
         SpecError: the file is missing or malformed, or lacks the requested data.
     """
-    document = _document(table["path"], at.child("path"), base_dir, documents)
+    document = _document(table["path"], at.child("path"), documents)
     skipped = table.get("skip", ())
     rows = [row for row in _rows(document, table, at) if str(row.key) not in skipped]
     if not rows:
@@ -505,13 +504,13 @@ def read_rows(
     return tuple(_selected(row, select) for row in rows)
 
 
-def _document(name: str, at: Place, base_dir: str, documents: dict[str, Document]) -> Document:
+def _document(name: str, at: Place, documents: dict[str, Document]) -> Document:
     if posixpath.splitext(name)[1] not in _SUFFIXES:
         hint = f"Data files end in {', '.join(_SUFFIXES)}."
         raise at.error(f"{show(name)} is not a data file.", hint)
     if name not in documents:
         shown = os.path.join(os.path.dirname(at.location.file), name)
-        documents[name] = read_document(os.path.join(base_dir, name), shown)
+        documents[name] = read_document(os.path.join(at.base_dir, name), shown)
     return documents[name]
 
 

@@ -41,7 +41,7 @@ from pallasc.specs.fields import (
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.settings import why_not_declared
-from pallasc.specs.user_files import check_data_file
+from pallasc.specs.user_files import check_data_file, normal_path
 
 TABLE_SUFFIX = ".tuned.yaml"
 """Suffix of table files; a folder of specs skips them."""
@@ -169,9 +169,14 @@ VARIABLES_KIND = list_of(
 )
 
 
+def _relative(path: str, at: Place) -> str:
+    with at.blamed():
+        return normal_path(path)
+
+
 def _existing_file(path: str, at: Place) -> str:
     with at.blamed():
-        return check_data_file(path, at.base_dir or "")
+        return check_data_file(path, at.base_dir)
 
 
 _DATA_FILE = text("a path").checked(_existing_file)
@@ -232,7 +237,7 @@ _TABLE = text(
     "the path of a table",
     r".*[^/]\.tuned\.yaml",
     f"Give it a name that ends in {TABLE_SUFFIX}, to distinguish it from a folder's specs.",
-)
+).checked(_relative)
 _PATH = text("the path of an array")
 _TUNE_FIELDS = (
     Field(

@@ -46,7 +46,7 @@ from pallasc.specs.loading.yaml_text import Document, parse_document, read_docum
 from pallasc.specs.settings import project_table
 from pallasc.specs.spec import Program, Spec, read_machine
 from pallasc.specs.spelling import nearest, show, suggestion
-from pallasc.specs.user_files import check_regular, normal_path, read_regular
+from pallasc.specs.user_files import check_regular, read_regular
 
 if TYPE_CHECKING:
     from pallasc.specs.tuning import Tune
@@ -121,7 +121,7 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     if "targets" in fields:
         defaults["targets"], places["targets"] = fields["targets"], at.child("targets")
     models = _models(fields.get("models", {}), at.child("models"))
-    file = SpecFile(base_dir, defaults, places, models)
+    file = SpecFile(defaults, places, models)
     if not ("kernels" in fields or "programs" in fields):
         raise at.error("field 'kernels' is missing.", KERNELS_DOC)
     specs = []
@@ -130,7 +130,7 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
         specs.append(declare(kernel, place, file))
     for index, program in enumerate(fields.get("programs", ())):
         place = kernel_place(at.child("programs").child(index), program.get("name"))
-        specs.append(declare_program(program, place, base_dir, fields.get("machines", ())))
+        specs.append(declare_program(program, place, fields.get("machines", ())))
     return specs
 
 
@@ -189,14 +189,12 @@ class SpecFile(Struct, frozen=True):
     """Data that all kernels of a spec file share.
 
     Attributes:
-        base_dir: absolute folder of the spec file.
         defaults: fields for kernels that omit them, already checked.
         places: place of each default.
         models: models that the file defines.
         documents: data files that were read, by path.
     """
 
-    base_dir: str
     defaults: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
     models: Mapping[str, Target] = field(default_factory=dict)
@@ -230,7 +228,7 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
     return Spec(  # the kinds have checked the types of all fields
         **values,
         location=at.location,
-        base_dir=file.base_dir,
+        base_dir=at.base_dir,
         models=dict(file.models),
         places=places,
     )
@@ -240,10 +238,9 @@ def _check_characters(fields: Mapping[str, object], at: Place) -> None:
     try:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise at.error(
-            f"{show(error.object)} contains a lone surrogate, which is only half of a character.",
-            "Write the whole character, or its number, such as \\U0001f600.",
-        ) from None
+        near = show(error.object[max(0, error.start - 20) : error.end])
+        message = f"{near} ends in a lone surrogate, which is only half of a character."
+        raise at.error(message, "Write the whole character.") from None
 
 
 def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, object]:
@@ -252,7 +249,7 @@ def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, obj
     table = axes[FILE_KEY]
     axes = {name: values for name, values in axes.items() if name != FILE_KEY}
     at = at.child(FILE_KEY)
-    rows = read_rows(table, at, file.base_dir, file.documents)
+    rows = read_rows(table, at, file.documents)
     for name in axes:
         if name in rows[0]:
             raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
@@ -414,13 +411,10 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
             if type(value) is not int or value < 0:
                 message = f"buckets hold whole numbers, and {name} can be {show(value)}."
                 raise at.child("buckets").key(name).error(message, "Remove its buckets.")
-    table = table_of(at.location.file)
-    if "table" in fields:
-        with at.child("table").blamed():
-            table = normal_path(fields["table"])
-    default = (
-        _default(fields["default"], over, at.child("default")) if "default" in fields else None
-    )
+    default = fields.get("default")
+    if default is not None:
+        default = _default(default, over, at.child("default"))
+    table = fields.get("table", table_of(at.location.file))
     return Tune(over, by, buckets, pad, default, table)
 
 
@@ -445,15 +439,12 @@ def _default(
 _OWN = ("machines", "donate", "shardings", "explicit")
 
 
-def declare_program(
-    fields: Mapping[str, object], at: Place, base_dir: str, machines: Sequence[str] = ()
-) -> Spec:
+def declare_program(fields: Mapping[str, object], at: Place, machines: Sequence[str] = ()) -> Spec:
     """Check the fields of one program, read its machine files, and return its spec.
 
     Args:
         fields: the fields, as plain data.
         at: the place of the program.
-        base_dir: the spec's folder.
         machines: machine files of programs that name none.
 
     Raises:
@@ -471,7 +462,7 @@ def declare_program(
     for index, file in enumerate(named):
         where = place.child(index) if "machines" in values else at
         with where.blamed():
-            machine = read_machine(Path(base_dir, file))
+            machine = read_machine(Path(at.base_dir, file))
             name = Path(file).stem
             if name in models:
                 raise SpecError(f"two machine files are named {name}.", hint="Rename one of them.")
@@ -479,8 +470,7 @@ def declare_program(
             programs[name] = Program(machine, **own)
     _check_shardings(values, at)
     kernel = {key: value for key, value in fields.items() if key not in _OWN}
-    file = SpecFile(base_dir, models=models)
-    spec = declare({**kernel, "targets": [*models]}, at, file)
+    spec = declare({**kernel, "targets": [*models]}, at, SpecFile(models=models))
     return replace(spec, programs=programs, machines=named)
 
 
