@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import Place
-from pallasc.specs.loading.yaml_loader import SpecFile, declare_program, kernel_place
+from pallasc.specs.loading.yaml_loader import SpecFile, kernel_place
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import an
@@ -265,9 +265,7 @@ def _declare(
     given = {key: value for key, value in fields.items() if value is not None}
     plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
     plain |= {"name": name, "entry": entry}
-    if is_program:
-        return declare_program(plain, at)
-    return checked_spec(plain, at, SpecFile())
+    return checked_spec(plain, at, SpecFile(), is_program=is_program)
 
 
 def spec_of(

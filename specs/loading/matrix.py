@@ -130,12 +130,12 @@ def expand(
 
 def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
     at = Place(lambda path, at_key: spec.where(*path), origin=spec.name)
-    points = _points_of(spec, at)
-    filled = Filling(spec, points[0], at)
+    points, targets = _points_of(spec, at), _targets(spec, at)
+    everywhere = [(target, None) for target in targets]
+    filled = Filling(spec, at)
+    next(filled.variants(points[0], everywhere))
     _check_used(spec, points[0], filled.used, at)
-    targets = _targets(spec, at)
     if tuned is None or spec.tune is None:
-        everywhere = [(target, None) for target in targets]
         for point in points:
             yield from filled.variants(point, everywhere)
         return
@@ -298,17 +298,16 @@ class Filling:
 
     Args:
         spec: the spec.
-        point: the spec's first point.
         at: the spec's place.
 
     Attributes:
-        used: the parameters that the spec uses.
+        used: the parameters that the variants made so far use.
 
     Raises:
-        SpecError: the spec uses an unknown parameter, or cannot be filled in for the first point.
+        SpecError: the arguments for checks do not match the kernel's.
     """
 
-    def __init__(self, spec: Spec, point: Point, at: Place) -> None:
+    def __init__(self, spec: Spec, at: Place) -> None:
         self.used: set[str] = set()
         self._spec = spec
         self._at = at
@@ -319,16 +318,6 @@ class Filling:
         self._small_values = dict(spec.check)
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
         self._check_args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
-        self._made(point)
-        self._fill(spec.budget, ("budget",), self._number, contents(point))
-        self._own_args(self._small(point))
-
-    def _small(self, point: Point) -> Point:
-        return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
-
-    def _own_args(self, small: Point) -> Any:
-        """Return the arguments that the spec gives for the check of a point."""
-        return self._fill(self._check_args, ("check", ARGS_KEY), self._array, contents(small))
 
     def _fill(self, tree: Any, path: PathParts, leaf: Leaf, params: Params) -> Any:
         """Fill in a tree; errors get the place of the leaf."""
@@ -391,7 +380,11 @@ class Filling:
     def variants(
         self, point: Point, targets: Sequence[tuple[Target, Tuning | None]]
     ) -> Iterator[Variant]:
-        """Yield the variants of a point, one for each target, with its tuning data."""
+        """Yield the variants of a point, one for each target, with its tuning data.
+
+        Raises:
+            SpecError: the spec uses an unknown parameter, or cannot be filled in for the point.
+        """
         spec = self._spec
         made = self._made(point)
         budget = self._fill(spec.budget, ("budget",), self._number, contents(point))
@@ -438,13 +431,14 @@ class Filling:
         """Return the fields of a point's check variants that differ from its variants."""
         at, given = self._at.child("check"), self._small_values
         at.check_known("parameter", given, point)
-        small = self._small(point)
+        small = {**point, **{name: choice_of(value) for name, value in given.items()}}
         try:
             made = self._made(small)
         except SpecError as error:
             sizes = ", ".join(f"{name}={plain(label_of(value))}" for name, value in given.items())
             raise at.error(f"with {sizes}: {error.message}", error.hint) from None
-        own = self._own_args(small)
+        path = ("check", ARGS_KEY)
+        own = self._fill(self._check_args, path, self._array, contents(small))
         if own is not None:
             made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
         return {**made, "seed": self._seed, "names_args": own is not None}

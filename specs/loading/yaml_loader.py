@@ -121,16 +121,14 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     if "targets" in fields:
         defaults["targets"], places["targets"] = fields["targets"], at.child("targets")
     models = _models(fields.get("models", {}), at.child("models"))
-    file = SpecFile(defaults, places, models)
+    shared = SpecFile(defaults, places, models, fields.get("machines", ()))
     if not ("kernels" in fields or "programs" in fields):
         raise at.error("field 'kernels' is missing.", KERNELS_DOC)
     specs = []
-    for index, kernel in enumerate(fields.get("kernels", ())):
-        place = kernel_place(at.child("kernels").child(index), kernel.get("name"))
-        specs.append(declare(kernel, place, file))
-    for index, program in enumerate(fields.get("programs", ())):
-        place = kernel_place(at.child("programs").child(index), program.get("name"))
-        specs.append(declare_program(program, place, fields.get("machines", ())))
+    for kinds in ("kernels", "programs"):
+        for index, each in enumerate(fields.get(kinds, ())):
+            place = kernel_place(at.child(kinds).child(index), each.get("name"))
+            specs.append(declare(each, place, shared, is_program=kinds == "programs"))
     return specs
 
 
@@ -186,30 +184,41 @@ def project_env(folder: str) -> tuple[str, ...]:
 
 
 class SpecFile(Struct, frozen=True):
-    """Data that all kernels of a spec file share.
+    """Data that all kernels and programs of a spec file share.
 
     Attributes:
         defaults: fields for kernels that omit them, already checked.
         places: place of each default.
         models: models that the file defines.
+        machines: machine files of programs that name none.
         documents: data files that were read, by path.
     """
 
     defaults: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
     models: Mapping[str, Target] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
     documents: dict[str, Document] = field(default_factory=dict)
 
 
-def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
-    """Check the fields of one kernel and return its spec.
+def declare(
+    fields: Mapping[str, object], at: Place, file: SpecFile, *, is_program: bool = False
+) -> Spec:
+    """Check the fields of one kernel or program, and return its spec.
+
+    Args:
+        fields: the fields, as plain data.
+        at: the place of the kernel or program.
+        file: data of its file.
+        is_program: whether it is a program; its machine files are read.
 
     Raises:
-        SpecError: a field is wrong or missing, or refers to something that does not exist.
+        SpecError: a field or a machine file is wrong or missing, or refers to something that does
+            not exist.
     """
     _check_characters(fields, at)
-    own = PARTIAL_KERNEL.read(fields, at)
-    values: dict[str, Any] = {**file.defaults, **own}
+    own = (PROGRAM if is_program else PARTIAL_KERNEL).read(fields, at)
+    values: dict[str, Any] = own if is_program else {**file.defaults, **own}
     places = {name: at.child(name) if name in own else file.places[name] for name in values}
     for known in KERNEL_FIELDS:
         if known.required and known.name not in values:
@@ -225,12 +234,11 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         values.update(_points(values["matrix"], places["matrix"], file))
     if "tune" in values:
         values["tune"] = _tune(values["tune"], _given_values(values), places["tune"])
+    values["models"] = dict(file.models)
+    if is_program:
+        values = _on_machines(values, at, file.machines)
     return Spec(  # the kinds have checked the types of all fields
-        **values,
-        location=at.location,
-        base_dir=at.base_dir,
-        models=dict(file.models),
-        places=places,
+        **values, location=at.location, base_dir=at.base_dir, places=places
     )
 
 
@@ -366,16 +374,13 @@ def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 def _given_values(fields: Mapping[str, Any]) -> dict[str, list[Value]]:
     """Return the possible values of each parameter that is not tuned, in the points' order."""
-    matrix, rows = fields.get("matrix", {}), fields.get("rows", ())
+    tuned = fields["tune"]["over"]
+    pairs = [pair for row in fields.get("rows", ()) for pair in row.items()]
+    pairs += [(name, each) for name, own in fields.get("matrix", {}).items() for each in own]
+    included = [pair for point in fields.get("include", ()) for pair in point.items()]
     given: dict[str, list[Value]] = {}
-    for row in rows:
-        for name, value in row.items():
-            given.setdefault(name, []).append(value)
-    given |= {name: list(values) for name, values in matrix.items()}
-    for point in fields.get("include", ()):
-        for name, value in point.items():
-            if name in given or not (matrix or rows or name in fields["tune"]["over"]):
-                given.setdefault(name, []).append(value)
+    for name, value in [*pairs, *(pair for pair in included if pair[0] not in tuned)]:
+        given.setdefault(name, []).append(value)
     return given
 
 
@@ -436,31 +441,29 @@ def _default(
 
 # ---- programs
 
-_OWN = ("machines", "donate", "shardings", "explicit")
 
-
-def declare_program(fields: Mapping[str, object], at: Place, machines: Sequence[str] = ()) -> Spec:
-    """Check the fields of one program, read its machine files, and return its spec.
+def _on_machines(values: Mapping[str, Any], at: Place, machines: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of a program's spec.
 
     Args:
-        fields: the fields, as plain data.
+        values: the program's fields.
         at: the place of the program.
         machines: machine files of programs that name none.
 
     Raises:
         SpecError: a field or a machine file is wrong or missing.
     """
-    values: dict[str, Any] = PROGRAM.read(fields, at)
-    named = values.get("machines", tuple(machines))
+    _check_shardings(values, at)
+    named = values.get("machines", machines)
     if not named:
         raise at.error("field 'machines' is missing.", "Add machines: [machine.json]; write the "
                        "file where the GPU is, with pallasc machine.")  # fmt: skip
-    place = at.child("machines")
-    own = {key: values[key] for key in ("donate", "shardings", "explicit") if key in values}
+    names = ("donate", "shardings", "explicit")
+    own = {key: value for key, value in values.items() if key in names}
     programs: dict[str, Program] = {}
     models: dict[str, Target] = {}
     for index, file in enumerate(named):
-        where = place.child(index) if "machines" in values else at
+        where = at.child("machines").child(index) if "machines" in values else at
         with where.blamed():
             machine = read_machine(Path(at.base_dir, file))
             name = Path(file).stem
@@ -468,10 +471,9 @@ def declare_program(fields: Mapping[str, object], at: Place, machines: Sequence[
                 raise SpecError(f"two machine files are named {name}.", hint="Rename one of them.")
             models[name] = machine.target(name)
             programs[name] = Program(machine, **own)
-    _check_shardings(values, at)
-    kernel = {key: value for key, value in fields.items() if key not in _OWN}
-    spec = declare({**kernel, "targets": [*models]}, at, SpecFile(models=models))
-    return replace(spec, programs=programs, machines=named)
+    shared = {key: value for key, value in values.items() if key not in names}
+    made = {"programs": programs, "machines": named, "models": models, "targets": tuple(models)}
+    return {**shared, **made}
 
 
 def _check_shardings(values: Mapping[str, Any], at: Place) -> None:
