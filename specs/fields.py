@@ -126,8 +126,17 @@ class Kind(NamedTuple):
     definition: Schema | None = None
 
     def checked(self, check: Callable[[Any, Place], Any]) -> Kind:
-        """Return this kind with a further check, which returns the value to use."""
-        return self._replace(read=lambda value, at: check(self.read(value, at), at))
+        """Return this kind with a further check, which returns the value to use.
+
+        Errors of the check without a location get the value's.
+        """
+
+        def read(value: Any, at: Place) -> Any:
+            own = self.read(value, at)
+            with at.blamed():
+                return check(own, at)
+
+        return self._replace(read=read)
 
 
 def expected(what: str, value: object, at: Place, hint: str | None = None) -> SpecError:
@@ -336,9 +345,8 @@ VALUE_NAME = text(
 
 def _existing(text: str, at: Place) -> str:
     """Return the normalized form of an entry point that exists."""
-    with at.blamed():
-        entry = parse_entry(text)
-        check_entry(entry, at.base_dir)
+    entry = parse_entry(text)
+    check_entry(entry, at.base_dir)
     return str(entry)
 
 

@@ -92,19 +92,19 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())  # otherwise a crash after the rename may leave it empty
-            with suppress(FileNotFoundError):
-                temporary.chmod(stat.S_IMODE(place.stat().st_mode))
-            temporary.replace(place)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # otherwise a crash after the rename may leave it empty
+        with suppress(FileNotFoundError):
+            temporary.chmod(stat.S_IMODE(place.stat().st_mode))
+        temporary.replace(place)
     except OSError as error:
         message = f"{path} cannot be written: {error.strerror}."
         raise SpecError(message, hint="Give another path.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 _OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")

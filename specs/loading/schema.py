@@ -169,17 +169,7 @@ VARIABLES_KIND = list_of(
 )
 
 
-def _relative(path: str, at: Place) -> str:
-    with at.blamed():
-        return normal_path(path)
-
-
-def _existing_file(path: str, at: Place) -> str:
-    with at.blamed():
-        return check_data_file(path, at.base_dir)
-
-
-_DATA_FILE = text("a path").checked(_existing_file)
+_DATA_FILE = text("a path").checked(lambda path, at: check_data_file(path, at.base_dir))
 _PATHS = list_of(_DATA_FILE, "paths")
 
 KERNEL_NAME = text(
@@ -237,7 +227,7 @@ _TABLE = text(
     "the path of a table",
     r".*[^/]\.tuned\.yaml",
     f"Give it a name that ends in {TABLE_SUFFIX}, to distinguish it from a folder's specs.",
-).checked(_relative)
+).checked(lambda path, at: normal_path(path))
 _PATH = text("the path of an array")
 _TUNE_FIELDS = (
     Field(
@@ -261,11 +251,7 @@ _TUNE_FIELDS = (
         map_of(PARAMETER, map_of(_PATH, number(), "dimensions"), "parameters"),
         "Padding of calls up to a bucket: for each parameter, the dimension of each array.",
     ),
-    Field(
-        "default",
-        _POINT,
-        "Values of the tuned parameters where no row of the table fits.",
-    ),
+    Field("default", _POINT, "Values of the tuned parameters where no row of the table fits."),
     Field("table", _TABLE, "The table's file; the spec's own name with .tuned.yaml by default."),
 )
 TUNE = record(_TUNE_FIELDS)

@@ -37,12 +37,14 @@ _LONGEST_NUMBER = 100
 _LONGEST_LINE = 1000
 """Number of characters of a line that are searched for the cause of an error."""
 
-_NULL = frozenset(("", "~", "null", "Null", "NULL"))
-_TRUE = frozenset(("true", "True", "TRUE"))
-_FALSE = frozenset(("false", "False", "FALSE"))
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_SPECIAL = re.compile(r"(?P<sign>[-+]?)\.(?P<kind>inf|nan)", re.IGNORECASE)
+_SPECIAL = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
 _TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n\x85\u2028\u2029])%TAG")
 _CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
 _AMBIGUOUS = re.compile(
@@ -181,7 +183,7 @@ def _not_yaml(error: Any, text: str, file: str) -> SpecError:
 def reads_as_text(text: str) -> bool:
     """Return True if every YAML reader reads a plain scalar as text."""
     return not (
-        text in _NULL
+        text in _WORDS
         or text.lower() in ("true", "false")
         or any(pattern.fullmatch(text) for pattern in (_INT, _FLOAT, _SPECIAL, _AMBIGUOUS))
     )
@@ -295,10 +297,8 @@ class _Reader:
         return event.value if has_quotes else self._plain(event, event.value)
 
     def _plain(self, event: Any, text: str) -> Any:
-        if text in _NULL:
-            return None
-        if text in _TRUE or text in _FALSE:
-            return text in _TRUE
+        if text in _WORDS:
+            return _WORDS[text]
         if len(text) > _LONGEST_NUMBER:
             if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
                 raise self._error(event, "this number is too long.")
@@ -311,8 +311,7 @@ class _Reader:
             return int(text, 0)
         if _FLOAT.fullmatch(text):
             return float(text)
-        special = _SPECIAL.fullmatch(text)
-        return float(special["sign"] + special["kind"]) if special else text
+        return float(text.replace(".", "")) if _SPECIAL.fullmatch(text) else text
 
     def _check_tag(self, event: Any) -> None:
         if event.tag is not None:
