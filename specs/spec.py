@@ -23,6 +23,7 @@ from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import Scalar, Value, canonical_json, digest, variant_id
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
 from pallasc.specs.spelling import show
+from pallasc.specs.user_files import read_regular
 
 if TYPE_CHECKING:
     from pallasc.specs.fields import Place
@@ -326,18 +327,14 @@ def read_machine(path: str | Path) -> Machine:
         SpecError: the file cannot be read, or does not describe a machine.
     """
     try:
-        data = Path(path).read_bytes()
-        if len(data) > _LARGEST_BYTES:
-            raise ValueError("it is too large")
-        plain = msgspec.json.decode(data)
+        plain = msgspec.json.decode(read_regular(str(path), most_bytes=_LARGEST_BYTES))
         schema = plain.get("schema") if isinstance(plain, dict) else None
         if schema != MACHINE_SCHEMA:
             raise ValueError(f"it has schema {schema!r}, and this pallasc reads {MACHINE_SCHEMA}")
         return msgspec.convert(plain, Machine)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+    except (ValueError, RecursionError) as error:
         raise SpecError(
-            f"{path} is not a machine file: {reason}.",
+            f"{path} is not a machine file: {error}.",
             hint="Write one where the GPU is: pallasc machine > machine.json",
         ) from error
 
@@ -419,7 +416,6 @@ def checked_mesh(mesh: Mapping[str, int] | None) -> Mesh:
 def spec_to_json(spec: Spec) -> dict[str, object]:
     """Return a spec as plain data."""
     data: dict[str, object] = msgspec.to_builtins(replace(spec, places={}))
-    del data["places"]
     return data
 
 

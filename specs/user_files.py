@@ -18,7 +18,6 @@ This module also finds the folder of the user's settings, and reads boolean envi
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import posixpath
@@ -423,10 +422,8 @@ def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = No
 
 
 def _execute(name: str, file: Path, shown: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None:
-        raise SpecError(f"{shown}: not a Python file.")
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(file)
     sys.modules[name] = module  # dataclasses look up their module during execution
     try:
         # Cached bytecode would miss an edit within the same second.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,8 +228,7 @@ def declare(
             message = f"argument {name!r} is given under 'args' as well."
             raise places["static"].key(name).error(message, "Give it once.")
     for index, name in enumerate(values.get("targets", ())):
-        where = places["targets"].child(index).location
-        resolve_target(name, file.models, location=where)
+        resolve_target(name, file.models, location=places["targets"].child(index).location)
     if "matrix" in values:
         values.update(_points(values["matrix"], places["matrix"], file))
     if "tune" in values:
@@ -330,43 +329,45 @@ def _declares_kernels(file: Path) -> bool:
         content = read_regular(str(file), most_bytes=_MOST_BYTES)
     except SpecError:
         return False
-    if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
+    if b"pallasc" not in content:
         return False
     try:
-        tree = ast.parse(content)
-        names = set(_declaring_names(tree))
-        return any(
-            isinstance(node, ast.Call) and ast.unparse(node.func) in names
-            for node in _outside_of_functions(tree)
-        )
+        calls = _DeclaringCalls()
+        calls.visit(ast.parse(content))
+        return calls.found
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True
 
 
-def _declaring_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names of the declaring functions in a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] == "pallasc":
-                    own = alias.asname or "pallasc"
-                    yield from (f"{own}.{name}" for name in _DECLARING)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pallasc":
-            for alias in node.names:
-                if alias.name in _DECLARING:
-                    yield alias.asname or alias.name
+class _DeclaringCalls(ast.NodeVisitor):
+    """Finds calls of the declaring functions that run when a module is imported."""
 
+    def __init__(self) -> None:
+        self.found = False
+        self._names: set[str] = set()
 
-def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run when a module is imported, including decorators of functions."""
-    yield node
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        children = node.decorator_list
-    elif isinstance(node, ast.Lambda):
-        children = ()
-    for child in children:
-        yield from _outside_of_functions(child)
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if alias.name.partition(".")[0] == "pallasc":
+                self._names |= {f"{alias.asname or 'pallasc'}.{name}" for name in _DECLARING}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if (node.module or "").partition(".")[0] == "pallasc":
+            own = (alias for alias in node.names if alias.name in _DECLARING)
+            self._names |= {alias.asname or alias.name for alias in own}
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for decorator in node.decorator_list:
+            self.visit(decorator)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        pass
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.found |= ast.unparse(node.func) in self._names
+        self.generic_visit(node)
 
 
 # ---- tuned kernels
