@@ -195,8 +195,10 @@ def text(
 
 def number(least: int = 0, *, whole: bool = True) -> Kind:
     """Return the kind of numbers that are at least `least`."""
-    what = f"a {'whole number' if whole else 'number'} of at least {least}"
-    return leaf(Annotated[int if whole else float, Meta(ge=least)], what)
+    if whole:
+        what = f"a whole number of at least {least}"
+        return leaf(Annotated[int, Meta(ge=least, le=2**63 - 1)], what)
+    return leaf(Annotated[float, Meta(ge=least)], f"a number of at least {least}")
 
 
 def choice(*words: str) -> Kind:

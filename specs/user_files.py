@@ -34,7 +34,7 @@ from typing import BinaryIO, NamedTuple
 
 from pallasc.errors import Location, SpecError, message_of
 from pallasc.specs.canonical import digest
-from pallasc.specs.spelling import nearest, show, suggestion
+from pallasc.specs.spelling import did_you_mean, nearest, show, suggestion
 
 
 def read_regular(file: str, *, most_bytes: int) -> bytes:
@@ -343,9 +343,8 @@ def find_spec(name: str, folders: Sequence[str]) -> ModuleSpec | None:
 def _module_hint(top: str, base_dir: str) -> str:
     files = _listed(Path(base_dir))
     beside = {path.stem for path in files if path.suffix == ".py" or path.is_dir()}
-    near = nearest(top, beside | sys.stdlib_module_names)
-    otherwise = "Install the package that has it, or name a file: file.py:function."
-    return f"Did you mean {near!r}?" if near else otherwise
+    hint = did_you_mean(top, beside | sys.stdlib_module_names)
+    return hint or "Install the package that has it, or name a file: file.py:function."
 
 
 def _check_name(entry: Entry, path: Path) -> None:

@@ -44,16 +44,8 @@ from pallasc.specs.loading.schema import (
     is_parameter,
 )
 from pallasc.specs.loading.yaml_text import Document, read_document
-from pallasc.specs.spec import (
-    Choice,
-    Point,
-    Spec,
-    Tolerance,
-    Variant,
-    check_devices,
-    plain_args,
-)
-from pallasc.specs.spelling import nearest, shortened, show, suggestion
+from pallasc.specs.spec import Choice, Point, Spec, Tolerance, Variant, check_devices, plain_args
+from pallasc.specs.spelling import did_you_mean, shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
 
 if TYPE_CHECKING:
@@ -231,7 +223,7 @@ def _excluded_value(known: _Known, name: str, value: Value, at: Place) -> str:
     choice = known[name].get(typed(value))
     if choice is None:
         values = [plain(choice.label) for choice in known[name].values()]
-        shown = choice_of(value).label if isinstance(value, list | dict) else value
+        shown = label_of(value)
         raise at.child(name).error(
             f"{show(shown)} is not a value of parameter {name!r}, so this excludes nothing.",
             suggestion(plain(shown), values, otherwise=f"Values of {name!r}"),
@@ -312,12 +304,12 @@ class Filling:
         self._spec = spec
         self._at = at
         self._entries: dict[str, str] = {}
-        self._files = tuple(sorted(spec.files))
-        self._env = tuple(sorted({*spec.env}))
         self._static = plain_args(spec.static)
         self._small_values = dict(spec.check)
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
-        self._check_args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
+        self._check_args = self._small_values.pop(ARGS_KEY, None)
+        if self._check_args is not None:
+            _check_same_args(spec, self._check_args, at.child("check").child(ARGS_KEY))
 
     def _fill(self, tree: Any, path: PathParts, leaf: Leaf, params: Params) -> Any:
         """Fill in a tree; errors get the place of the leaf."""
@@ -395,8 +387,8 @@ class Filling:
                 target=target,
                 entry=spec.entry,
                 reference=spec.reference,
-                files=self._files,
-                env=self._env,
+                files=tuple(sorted(spec.files)),
+                env=tuple(sorted({*spec.env})),
                 vmap=spec.vmap,
                 program=spec.programs.get(target.name),
                 location=spec.location,
@@ -444,22 +436,13 @@ class Filling:
         return {**made, "seed": self._seed, "names_args": own is not None}
 
 
-def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Value] | None:
-    """Return the arguments of a check, None if it has none.
-
-    Raises:
-        SpecError: the arguments do not match the kernel's.
-    """
-    if own is None:
-        return None
-    place = at.child("check").child(ARGS_KEY)
+def _check_same_args(spec: Spec, own: Any, at: Place) -> None:
+    """Check that the arguments of a check match the kernel's."""
     if isinstance(own, dict) and isinstance(spec.args, dict):
-        place.check_known("argument", own, spec.args)
-        return own
-    if not (isinstance(own, list) and isinstance(spec.args, list)) or len(own) != len(spec.args):
+        at.check_known("argument", own, spec.args)
+    elif type(own) is not type(spec.args) or len(own) != len(spec.args):
         message = f"the arguments do not match the {len(spec.args)} in 'args' of {spec.name}."
-        raise place.error(message, "Give all arguments, by name or by position as in 'args'.")
-    return own
+        raise at.error(message, "Give all arguments, by name or by position as in 'args'.")
 
 
 class _FileRow(NamedTuple):
@@ -550,9 +533,9 @@ def _selected(row: _FileRow, select: Mapping[str, tuple[str, ...]]) -> dict[str,
         for part in path:
             key = _key_in(value, part)
             if key is None:
-                near = nearest(".".join(path), row.content if isinstance(row.content, dict) else ())
-                otherwise = "'select' chooses fields, 'skip' drops rows."
-                hint = f"Did you mean {near!r}?" if near else otherwise
+                fields = row.content if isinstance(row.content, dict) else ()
+                hint = did_you_mean(".".join(path), fields)
+                hint = hint or "'select' chooses fields, 'skip' drops rows."
                 raise row.at.error(f"the row has no field {'.'.join(path)!r}.", hint)
             value = value[key]
         values[name] = _DATA.read(value, row.at)

@@ -200,16 +200,12 @@ _AXIS = _identifier("an axis")
 MESH_KIND = map_of(_AXIS, filled(AXIS_SIZE), "axes")
 _TARGETS = list_of(_target((*DEFAULT_MODELS, *MODELS)), "targets")
 
-_LARGEST_EDGE = 2**63 - 1
-
 
 def _ascending(edges: tuple[int, ...], at: Place) -> tuple[int, ...]:
     for index, (low, high) in enumerate(pairwise(edges), start=1):
         if low >= high:
             message = f"edges must ascend, and {high} follows {low}."
             raise at.child(index).error(message, "Sort them, and give each once.")
-    if edges[-1] > _LARGEST_EDGE:
-        raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
     return edges
 
 
