@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import is_template, parse_template
-from pallasc.specs.canonical import NAME, Value, typed
+from pallasc.specs.canonical import NAME, typed
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
 
@@ -380,12 +380,11 @@ def tree(
         own: further keys of mappings in the schema.
     """
 
-    def read(value: Any, at: Place) -> Value:
+    def read(value: Any, at: Place) -> Any:
         if isinstance(value, list):
             return [read(each, at.child(i)) for i, each in enumerate(value)]
         if not isinstance(value, dict):
-            scalar: Value = item.read(value, at)
-            return scalar
+            return item.read(value, at)
         for key in value:
             if key.startswith("$") and key not in nodes:
                 hint = suggestion(key, nodes)
@@ -425,10 +424,9 @@ DATA = tree(
 )
 
 
-def _value(value: Any, at: Place) -> Value:
+def _value(value: Any, at: Place) -> Any:
     if not isinstance(value, dict) or NAME not in value:
-        data: Value = DATA.read(value, at)
-        return data
+        return DATA.read(value, at)
     rest = {key: item for key, item in value.items() if key != NAME}
     return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **DATA.read(rest, at)}
 

@@ -327,7 +327,7 @@ def find_spec(name: str, folders: Sequence[str]) -> ModuleSpec | None:
     for finder in sys.meta_path:
         own = finder is PathFinder
         find = getattr(finder, "find_spec", None)
-        spec = None
+        spec: ModuleSpec | None = None
         # To find a module in an archive, Python compiles it, which may fail.
         with suppress(ImportError, SyntaxError):
             # Pass only the last part of the name: for a dotted name, PathFinder would look for the
@@ -335,8 +335,7 @@ def find_spec(name: str, folders: Sequence[str]) -> ModuleSpec | None:
             where = list(folders) if own or "." in name else None
             spec = find(name.rpartition(".")[2] if own else name, where) if find else None
         if spec is not None:
-            found: ModuleSpec = spec
-            return found
+            return spec
     return None
 
 

@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Literal
+from typing import Any, Literal
 
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array, parse_template
 from pallasc.specs.artifacts.artifact import MORE_IS_BETTER, parse_rule, rules_for
-from pallasc.specs.canonical import Value
 from pallasc.specs.fields import (
     DATA,
     ENTRY,
@@ -107,12 +106,11 @@ def _array(value: object, at: Place) -> str | None:
     return value
 
 
-def _array_or_static(value: object, at: Place) -> Value:
+def _array_or_static(value: object, at: Place) -> Any:
     """Check an argument of a `$call`, where values other than arrays are as under `static`."""
     if isinstance(value, str) and looks_like_array(value):
         return _array(value, at)
-    static: Value = _STATIC_VALUE.read(value, at)
-    return static
+    return _STATIC_VALUE.read(value, at)
 
 
 def _array_schema() -> Schema:
