@@ -350,10 +350,9 @@ def _check_name(entry: Entry, path: Path) -> None:
     """Check the first name of an entry point; its attributes are checked when it is imported."""
     name = entry.attribute.partition(".")[0]
     try:
-        status = path.stat()
-    except OSError:
+        names = _names_in(read_regular(str(path), most_bytes=_MOST_BYTES))
+    except SpecError:
         return
-    names = _read_names(path, status.st_ino, status.st_size, status.st_mtime_ns)
     if names is None or name in names or name in ("__file__", "__name__", "__doc__"):
         return
     public = [known for known in names if not known.startswith("_")]
@@ -363,18 +362,14 @@ def _check_name(entry: Entry, path: Path) -> None:
     )
 
 
-@lru_cache(maxsize=256)
-def _read_names(path: Path, *state: int) -> frozenset[str] | None:
-    """Return the names in a module, or None if they are known only at run time.
-
-    `state` identifies the file's content for the cache.
-    """
+@lru_cache(maxsize=64)
+def _names_in(source: bytes) -> frozenset[str] | None:
+    """Return the names in a module, or None if they are known only at run time."""
     import symtable
 
     try:
-        source = read_regular(str(path), most_bytes=_MOST_BYTES)
-        symbols = symtable.symtable(source, str(path), "exec").get_symbols()  # type: ignore[arg-type]
-    except (SpecError, SyntaxError, ValueError, RecursionError, MemoryError):
+        symbols = symtable.symtable(source, "source", "exec").get_symbols()  # type: ignore[arg-type]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported()}
     used = {each.get_name() for each in symbols if each.is_referenced()}

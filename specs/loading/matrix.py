@@ -100,23 +100,13 @@ def expand(
     variants: dict[str, Variant] = {}
     for spec in specs:
         for variant in _expanded(spec, tuned):
-            identity = variant.id
-            if len(identity) > LONGEST_ID:
-                raise SpecError(
-                    f"{spec.name}: {shortened(identity)!r} has {len(identity)} characters; an id "
-                    f"has at most {LONGEST_ID}.",
-                    location=variant.location,
-                    hint="Give long values a name: {$name: short, text: …}, used as "
-                    "{parameter.text}.",
-                )
-            other = variants.setdefault(identity, variant)
+            other = variants.setdefault(variant.id, variant)
             if other is not variant:
                 hint = f"The other is declared at {other.location}. Rename or remove one."
                 if other.location == variant.location:
                     hint = "A loop, 'include', or the rows of '$file' repeat it; remove one."
-                raise SpecError(
-                    f"two variants have the id {identity}.", location=variant.location, hint=hint
-                )
+                message = f"two variants have the id {variant.id}."
+                raise SpecError(message, location=variant.location, hint=hint)
     return list(variants.values())
 
 
@@ -308,8 +298,7 @@ class Filling:
         self._small_values = dict(spec.check)
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
         self._check_args = self._small_values.pop(ARGS_KEY, None)
-        if self._check_args is not None:
-            _check_same_args(spec, self._check_args, at.child("check").child(ARGS_KEY))
+        _check_same_args(spec, self._check_args, at.child("check").child(ARGS_KEY))
 
     def _fill(self, tree: Any, path: PathParts, leaf: Leaf, params: Params) -> Any:
         """Fill in a tree; errors get the place of the leaf."""
@@ -398,6 +387,12 @@ class Filling:
                 budget=budget,
                 **made,
             )
+            if len(variant.id) > LONGEST_ID:
+                raise self._at.error(
+                    f"{shortened(variant.id)!r} has {len(variant.id)} characters; an id has at "
+                    f"most {LONGEST_ID}.",
+                    "Give long values a name: {$name: short, text: …}, used as {parameter.text}.",
+                )
             if check is not None:
                 small = replace(variant, budget={}, tuning=None, **check)
                 variant = replace(variant, check=small)
@@ -437,10 +432,10 @@ class Filling:
 
 
 def _check_same_args(spec: Spec, own: Any, at: Place) -> None:
-    """Check that the arguments of a check match the kernel's."""
+    """Check that the arguments of a check, if it has any, match the kernel's."""
     if isinstance(own, dict) and isinstance(spec.args, dict):
         at.check_known("argument", own, spec.args)
-    elif type(own) is not type(spec.args) or len(own) != len(spec.args):
+    elif own is not None and (type(own) is not type(spec.args) or len(own) != len(spec.args)):
         message = f"the arguments do not match the {len(spec.args)} in 'args' of {spec.name}."
         raise at.error(message, "Give all arguments, by name or by position as in 'args'.")
 
@@ -472,23 +467,20 @@ def read_rows(
     Raises:
         SpecError: the file is missing or malformed, or lacks the requested data.
     """
-    document = _document(table["path"], at.child("path"), documents)
+    name = table["path"]
+    if posixpath.splitext(name)[1] not in _SUFFIXES:
+        hint = f"Data files end in {', '.join(_SUFFIXES)}."
+        raise at.child("path").error(f"{show(name)} is not a data file.", hint)
+    if name not in documents:
+        shown = os.path.join(os.path.dirname(at.location.file), name)
+        documents[name] = read_document(os.path.join(at.base_dir, name), shown)
+    document = documents[name]
     skipped = table.get("skip", ())
     rows = [row for row in _rows(document, table, at) if str(row.key) not in skipped]
     if not rows:
         raise at.error(f"there are no rows in {document.file}.")
     select = table.get("select") or _all_fields(rows[0])
     return tuple(_selected(row, select) for row in rows)
-
-
-def _document(name: str, at: Place, documents: dict[str, Document]) -> Document:
-    if posixpath.splitext(name)[1] not in _SUFFIXES:
-        hint = f"Data files end in {', '.join(_SUFFIXES)}."
-        raise at.error(f"{show(name)} is not a data file.", hint)
-    if name not in documents:
-        shown = os.path.join(os.path.dirname(at.location.file), name)
-        documents[name] = read_document(os.path.join(at.base_dir, name), shown)
-    return documents[name]
 
 
 def _rows(document: Document, table: Mapping[str, Any], at: Place) -> Iterator[_FileRow]:

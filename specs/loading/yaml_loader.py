@@ -17,6 +17,7 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -398,30 +399,27 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
     """
     from pallasc.specs.tuning import Tune
 
-    over: dict[str, tuple[Value, ...]] = fields["over"]
-    by, buckets = fields.get("by", tuple(given)), fields.get("buckets", {})
-    pad = fields.get("pad", {})
-    for name in over:
+    by_default = {"by": tuple(given), "table": table_of(at.location.file)}
+    tune = Tune(**{**by_default, **fields})
+    for name in tune.over:
         if name in given:
             message = f"parameter {name!r} is in the matrix as well."
             raise at.child("over").key(name).error(message, "Give it once.")
     for key, names, known in (
-        ("by", by, given),
-        ("buckets", buckets, by),
-        ("pad", pad, buckets),
-        ("default", fields.get("default", ()), over),
+        ("by", tune.by, given),
+        ("buckets", tune.buckets, tune.by),
+        ("pad", tune.pad, tune.buckets),
+        ("default", tune.default or (), tune.over),
     ):
         at.child(key).check_known("parameter", names, known)
-    for name in buckets:
+    for name in tune.buckets:
         for value in given[name]:
             if type(value) is not int or value < 0:
                 message = f"buckets hold whole numbers, and {name} can be {show(value)}."
                 raise at.child("buckets").key(name).error(message, "Remove its buckets.")
-    default = fields.get("default")
-    if default is not None:
-        default = _default(default, over, at.child("default"))
-    table = fields.get("table", table_of(at.location.file))
-    return Tune(over, by, buckets, pad, default, table)
+    if tune.default is None:
+        return tune
+    return dataclasses.replace(tune, default=_default(tune.default, tune.over, at.child("default")))
 
 
 def _default(
