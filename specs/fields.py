@@ -9,7 +9,6 @@ positions. The kinds of entry points, data, and parameters are at the end.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NamedTuple
@@ -153,16 +152,13 @@ class Field(NamedTuple):
     required: bool = False
 
 
-def leaf(
-    type_: Any, what: str, hint: str | None = None, pattern: str = "", known: Iterable[str] = ()
-) -> Kind:
-    """Return the kind of scalars of a msgspec type; text may have to match a pattern.
+def leaf(type_: Any, what: str, hint: str | None = None, known: Iterable[str] = ()) -> Kind:
+    """Return the kind of scalars of a msgspec type.
 
     Args:
         type_: the type.
         what: its name in messages.
         hint: what to write instead of a wrong value.
-        pattern: regular expression of the whole text.
         known: values that the schema lists for completion in editors.
     """
 
@@ -176,21 +172,18 @@ def leaf(
                 f"{value} is not allowed in a spec.",
                 "Under static or matrix, write {$ref: math:inf} or {$ref: math:nan}.",
             )
-        if pattern and re.fullmatch(pattern, value) is None:
-            raise expected(what, value, at, hint)
         return value
 
     schema = msgspec.json.schema(type_)
-    if pattern:
-        schema["pattern"] = f"^(?:{pattern})$"
     return Kind(read, {"anyOf": [{"enum": list(known)}, schema]} if known else schema)
 
 
 def text(
     what: str, pattern: str = r".+", hint: str | None = None, known: Iterable[str] = ()
 ) -> Kind:
-    """Return the kind of text that matches a pattern."""
-    return leaf(str, what, hint, pattern, known)
+    """Return the kind of text that matches a pattern as a whole."""
+    # In Python, `$` alone would accept a line feed after it.
+    return leaf(Annotated[str, Meta(pattern=rf"^(?:{pattern})$(?!\n)")], what, hint, known)
 
 
 def number(least: int = 0, *, whole: bool = True) -> Kind:

@@ -165,7 +165,6 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         (made / MARKER).write_text(json.dumps(_record(made), indent=1, sort_keys=True) + "\n")
-        _check_replaceable(folder, place)
         with suppress(FileNotFoundError):
             place.rename(old)
         made.rename(place)
@@ -357,8 +356,7 @@ def _check_name(entry: Entry, path: Path) -> None:
         return
     public = [known for known in names if not known.startswith("_")]
     raise SpecError(
-        f"{entry.source!r} has no {name!r}.",
-        hint=suggestion(name, public, otherwise="It has"),
+        f"{entry.source!r} has no {name!r}.", hint=suggestion(name, public, otherwise="It has")
     )
 
 

@@ -352,10 +352,7 @@ _OWN_FIELDS = (
 _PROGRAM_NAMES = (
     "name", "entry", "args", "static", "matrix", "include", "exclude", "files", "env", "mesh",
 )  # fmt: skip
-PROGRAM_FIELDS = (
-    *(field for field in KERNEL_FIELDS if field.name in _PROGRAM_NAMES),
-    *_OWN_FIELDS,
-)
+PROGRAM_FIELDS = (*(field for field in KERNEL_FIELDS if field.name in _PROGRAM_NAMES), *_OWN_FIELDS)
 """Every field of a program, in the order of the reference."""
 
 PROGRAM = record(PROGRAM_FIELDS)
