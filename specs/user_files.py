@@ -18,6 +18,7 @@ This module also finds the folder of the user's settings, and reads boolean envi
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import posixpath
@@ -30,7 +31,7 @@ from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pallasc.errors import Location, SpecError, message_of
 from pallasc.specs.canonical import digest
@@ -413,8 +414,8 @@ def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = No
 
 
 def _execute(name: str, file: Path, shown: str) -> ModuleType:
-    module = ModuleType(name)
-    module.__file__ = str(file)
+    spec: Any = importlib.util.spec_from_file_location(name, file)  # never None: a `.py` file
+    module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look up their module during execution
     try:
         # Cached bytecode would miss an edit within the same second.
