@@ -184,9 +184,9 @@ def _known_choices(
 ) -> _Known:
     """Return the values in rows and matrix; reject two values with the same name."""
     known: dict[str, dict[str, Choice]] = {}
-    of_rows = (own for row in rows for own in row.items())
-    of_axes = ((name, choice) for name, choices in axes.items() for choice in choices)
-    for name, choice in itertools.chain(of_rows, of_axes):
+    pairs = [pair for row in rows for pair in row.items()]
+    pairs += [(name, choice) for name, choices in axes.items() for choice in choices]
+    for name, choice in pairs:
         choices = known.setdefault(name, {})
         for key in (choice.key, typed(choice.label)):
             if choices.setdefault(key, choice).key != choice.key:
@@ -320,8 +320,6 @@ class Filling:
         return template.fill(params)
 
     def _number(self, text: str, path: PathParts, params: Params) -> Any:
-        if not is_template(text):
-            return text
         field, name = path[0], str(path[-1])
         others = AXIS_SIZE if field == "mesh" else DIFFERENCE
         kind = LIMITS[name] if field == "budget" else others
