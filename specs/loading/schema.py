@@ -357,6 +357,7 @@ PROGRAM_FIELDS = (*(field for field in KERNEL_FIELDS if field.name in _PROGRAM_N
 
 PROGRAM = record(PROGRAM_FIELDS)
 
+KERNEL = record(KERNEL_FIELDS)
 PARTIAL_KERNEL = record(field._replace(required=field.name == "name") for field in KERNEL_FIELDS)
 """A kernel whose missing fields may be in the defaults."""
 

@@ -35,9 +35,8 @@ from pallasc.specs.loading.schema import (
     FILE,
     FILE_FIELDS,
     FILE_KEY,
-    KERNEL_FIELDS,
+    KERNEL,
     KERNELS_DOC,
-    PARTIAL_KERNEL,
     PROGRAM,
     TABLE_SUFFIX,
     VARIABLES_KIND,
@@ -117,10 +116,10 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     if isinstance(document.data, dict) and "schema" in document.data:  # first: others depend on it
         FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
     fields: dict[str, Any] = FILE.read(document.data, at)
-    defaults = dict(fields.get("defaults", {}))
+    defaults = dict(document.data.get("defaults", {}))
     places = {name: at.child("defaults").child(name) for name in defaults}
     if "targets" in fields:
-        defaults["targets"], places["targets"] = fields["targets"], at.child("targets")
+        defaults["targets"], places["targets"] = document.data["targets"], at.child("targets")
     models = _models(fields.get("models", {}), at.child("models"))
     shared = SpecFile(defaults, places, models, fields.get("machines", ()))
     if not ("kernels" in fields or "programs" in fields):
@@ -188,7 +187,7 @@ class SpecFile(Struct, frozen=True):
     """Data that all kernels and programs of a spec file share.
 
     Attributes:
-        defaults: fields for kernels that omit them, already checked.
+        defaults: fields for kernels that omit them, already checked, as written.
         places: place of each default.
         models: models that the file defines.
         machines: machine files of programs that name none.
@@ -218,12 +217,9 @@ def declare(
             not exist.
     """
     _check_characters(fields, at)
-    own = (PROGRAM if is_program else PARTIAL_KERNEL).read(fields, at)
-    values: dict[str, Any] = own if is_program else {**file.defaults, **own}
-    places = {name: at.child(name) if name in own else file.places[name] for name in values}
-    for known in KERNEL_FIELDS:
-        if known.required and known.name not in values:
-            raise at.error(f"field {known.name!r} is missing.", known.doc)
+    kind, shared = (PROGRAM, {}) if is_program else (KERNEL, file.defaults)
+    values: dict[str, Any] = kind.read({**shared, **fields}, at)
+    places = {name: at.child(name) if name in fields else file.places[name] for name in values}
     for name in values.get("static", {}):
         if isinstance(values["args"], dict) and name in values["args"]:
             message = f"argument {name!r} is given under 'args' as well."
