@@ -132,7 +132,7 @@ def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None
             f"{file} cannot be written: there is no folder {file.parent}.",
             hint="Make the folder, or give another path.",
         )
-    with replacing(file, make_folder=False) as out:
+    with replacing(file) as out:
         summary = write_pack(_groups(store, manifests), out)
         areas = [area for area, _ in summary.names]
         if len(areas) > MAX_NAMES:

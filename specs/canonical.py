@@ -56,6 +56,10 @@ def canonical_text(value: Any) -> str:
     return _ENCODER.encode(value)
 
 
+typed = canonical_text
+"""Values with equal results are equal and have the same type: 1, 1.0, true, and "1" differ."""
+
+
 def canonical_json(value: Any) -> bytes:
     """Return `value` as JSON with sorted keys and no spaces, as ASCII bytes."""
     return canonical_text(value).encode()
@@ -92,15 +96,6 @@ def _line(value: Value) -> str:
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{_line(value[key])}' for key in sorted(value))}}}"
     return plain(value)
-
-
-def typed(value: object) -> str:
-    """Return text that is equal for equal values of equal type: 1, 1.0, true, and '1' differ."""
-    if isinstance(value, dict):
-        return f"{{{','.join(sorted(f'{k!r}:{typed(v)}' for k, v in value.items()))}}}"
-    if isinstance(value, list):
-        return f"[{','.join(map(typed, value))}]"
-    return f"{type(value).__name__}:{value!r}"
 
 
 def digest(data: bytes) -> str:

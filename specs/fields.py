@@ -9,7 +9,6 @@ positions. The kinds of entry points, data, and parameters are at the end.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NamedTuple
@@ -19,7 +18,7 @@ from msgspec import Meta
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import is_template, parse_template
-from pallasc.specs.canonical import NAME, Value, typed
+from pallasc.specs.canonical import NAME, typed
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
 
@@ -42,14 +41,14 @@ class Place(NamedTuple):
         path: from the root of the document to the value.
         origin: prefix of labels, the kernel's name.
         skip: number of leading path parts that `origin` replaces.
-        base_dir: the spec's folder, to look up entry points; None to skip the lookup.
+        base_dir: the spec's folder, in which entry points and data files are looked up.
     """
 
     locate: Locate
     path: PathParts = ()
     origin: str = ""
     skip: int = 0
-    base_dir: str | None = None
+    base_dir: str = ""
 
     @property
     def label(self) -> str:
@@ -126,8 +125,17 @@ class Kind(NamedTuple):
     definition: Schema | None = None
 
     def checked(self, check: Callable[[Any, Place], Any]) -> Kind:
-        """Return this kind with a further check, which returns the value to use."""
-        return self._replace(read=lambda value, at: check(self.read(value, at), at))
+        """Return this kind with a further check, which returns the value to use.
+
+        Errors of the check without a location get the value's.
+        """
+
+        def read(value: Any, at: Place) -> Any:
+            own = self.read(value, at)
+            with at.blamed():
+                return check(own, at)
+
+        return self._replace(read=read)
 
 
 def expected(what: str, value: object, at: Place, hint: str | None = None) -> SpecError:
@@ -144,16 +152,13 @@ class Field(NamedTuple):
     required: bool = False
 
 
-def leaf(
-    type_: Any, what: str, hint: str | None = None, pattern: str = "", known: Iterable[str] = ()
-) -> Kind:
-    """Return the kind of scalars of a msgspec type; text may have to match a pattern.
+def leaf(type_: Any, what: str, hint: str | None = None, known: Iterable[str] = ()) -> Kind:
+    """Return the kind of scalars of a msgspec type.
 
     Args:
         type_: the type.
         what: its name in messages.
         hint: what to write instead of a wrong value.
-        pattern: regular expression of the whole text.
         known: values that the schema lists for completion in editors.
     """
 
@@ -167,27 +172,26 @@ def leaf(
                 f"{value} is not allowed in a spec.",
                 "Under static or matrix, write {$ref: math:inf} or {$ref: math:nan}.",
             )
-        if pattern and re.fullmatch(pattern, value) is None:
-            raise expected(what, value, at, hint)
         return value
 
     schema = msgspec.json.schema(type_)
-    if pattern:
-        schema["pattern"] = f"^(?:{pattern})$"
     return Kind(read, {"anyOf": [{"enum": list(known)}, schema]} if known else schema)
 
 
 def text(
     what: str, pattern: str = r".+", hint: str | None = None, known: Iterable[str] = ()
 ) -> Kind:
-    """Return the kind of text that matches a pattern."""
-    return leaf(str, what, hint, pattern, known)
+    """Return the kind of text that matches a pattern as a whole."""
+    # In Python, `$` alone would accept a line feed after it.
+    return leaf(Annotated[str, Meta(pattern=rf"^(?:{pattern})$(?!\n)")], what, hint, known)
 
 
 def number(least: int = 0, *, whole: bool = True) -> Kind:
     """Return the kind of numbers that are at least `least`."""
-    what = f"a {'whole number' if whole else 'number'} of at least {least}"
-    return leaf(Annotated[int if whole else float, Meta(ge=least)], what)
+    if whole:
+        what = f"a whole number of at least {least}"
+        return leaf(Annotated[int, Meta(ge=least, le=2**63 - 1)], what)
+    return leaf(Annotated[float, Meta(ge=least)], f"a number of at least {least}")
 
 
 def choice(*words: str) -> Kind:
@@ -270,10 +274,10 @@ def map_of(
         for name in value:
             if own and name.startswith("$") and name not in own:
                 raise at.unknown("key", name, own)
-        names = {name: name if name in own else key.read(name, at.key(name)) for name in value}
+            if name not in own:
+                key.read(name, at.key(name))
         return {
-            normal: own.get(name, item).read(value[name], at.child(name))
-            for name, normal in names.items()
+            name: own.get(name, item).read(each, at.child(name)) for name, each in value.items()
         }
 
     schema: Schema = {
@@ -336,10 +340,8 @@ VALUE_NAME = text(
 
 def _existing(text: str, at: Place) -> str:
     """Return the normalized form of an entry point that exists."""
-    with at.blamed():
-        entry = parse_entry(text)
-        if at.base_dir is not None:
-            check_entry(entry, at.base_dir)
+    entry = parse_entry(text)
+    check_entry(entry, at.base_dir)
     return str(entry)
 
 
@@ -371,12 +373,11 @@ def tree(
         own: further keys of mappings in the schema.
     """
 
-    def read(value: Any, at: Place) -> Value:
+    def read(value: Any, at: Place) -> Any:
         if isinstance(value, list):
             return [read(each, at.child(i)) for i, each in enumerate(value)]
         if not isinstance(value, dict):
-            scalar: Value = item.read(value, at)
-            return scalar
+            return item.read(value, at)
         for key in value:
             if key.startswith("$") and key not in nodes:
                 hint = suggestion(key, nodes)
@@ -416,10 +417,9 @@ DATA = tree(
 )
 
 
-def _value(value: Any, at: Place) -> Value:
+def _value(value: Any, at: Place) -> Any:
     if not isinstance(value, dict) or NAME not in value:
-        data: Value = DATA.read(value, at)
-        return data
+        return DATA.read(value, at)
     rest = {key: item for key, item in value.items() if key != NAME}
     return {NAME: VALUE_NAME.read(value[NAME], at.child(NAME)), **DATA.read(rest, at)}
 

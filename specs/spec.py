@@ -22,6 +22,7 @@ from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import Scalar, Value, canonical_json, digest, variant_id
 from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, Target, resolve_target
 from pallasc.specs.spelling import show
+from pallasc.specs.user_files import read_regular
 
 if TYPE_CHECKING:
     from pallasc.specs.fields import Place
@@ -60,7 +61,6 @@ Budget = dict[str, int | str]
 Rules are text, normalized by `parse_rule`: `+8`, `+10 %`, `<= baseline`.
 """
 
-MACHINE_SCHEMA = 1
 _LARGEST_BYTES = 1 << 20
 
 
@@ -81,7 +81,7 @@ class Machine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         topology: JAX's serialized topology, base64 in JSON.
     """
 
-    schema: int = MACHINE_SCHEMA
+    schema: Literal[1] = 1
     jax: str
     jaxlib: str
     plugin: str
@@ -324,19 +324,12 @@ def read_machine(path: str | Path) -> Machine:
     Raises:
         SpecError: the file cannot be read, or does not describe a machine.
     """
+    content = read_regular(str(path), most_bytes=_LARGEST_BYTES)
     try:
-        data = Path(path).read_bytes()
-        if len(data) > _LARGEST_BYTES:
-            raise ValueError("it is too large")
-        plain = msgspec.json.decode(data)
-        schema = plain.get("schema") if isinstance(plain, dict) else None
-        if schema != MACHINE_SCHEMA:
-            raise ValueError(f"it has schema {schema!r}, and this pallasc reads {MACHINE_SCHEMA}")
-        return msgspec.convert(plain, Machine)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        return msgspec.json.decode(content, type=Machine)
+    except (ValueError, RecursionError) as error:
         raise SpecError(
-            f"{path} is not a machine file: {reason}.",
+            f"{path} is not a machine file: {error}.",
             hint="Write one where the GPU is: pallasc machine > machine.json",
         ) from error
 
@@ -418,7 +411,6 @@ def checked_mesh(mesh: Mapping[str, int] | None) -> Mesh:
 def spec_to_json(spec: Spec) -> dict[str, object]:
     """Return a spec as plain data."""
     data: dict[str, object] = msgspec.to_builtins(replace(spec, places={}))
-    del data["places"]
     return data
 
 

@@ -12,7 +12,6 @@ services execute lines that look like commands:
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -53,6 +52,12 @@ def _abbreviates(short: str, word: str) -> bool:
     )
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str | None:
+    """Return the hint with the known word closest to `word`, or None if none is close."""
+    near = nearest(word, known)
+    return None if near is None else f"Did you mean {near!r}?"
+
+
 def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> str | None:
     """Return the hint for an unknown word: the nearest known one, else a list of them.
 
@@ -62,11 +67,9 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> 
         otherwise: introduces the list if no word is near.
     """
     words = sorted(set(known))
-    near = nearest(word, words)
-    if near is not None:
-        return f"Did you mean {near!r}?"
-    if not words:
-        return None
+    hint = did_you_mean(word, words)
+    if hint or not words:
+        return hint
     more = ", …" if len(words) > _LISTED else ""
     return f"{otherwise}: {', '.join(map(shortened, words[:_LISTED]))}{more}."
 
@@ -105,19 +108,18 @@ def shortened(text: str) -> str:
 
 
 _UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
-_TIMES = (("ns", 1e9, 1e-6), ("µs", 1e6, 1e-3), ("ms", 1e3, 1.0), ("s", 1.0, math.inf))
+_TIMES = (("", 1.0), ("m", 1e-3), ("µ", 1e-6), ("n", 1e-9))
 
 
-def amount(number: float) -> str:
+def amount(number: float, units: Sequence[tuple[str, float]] = _UNITS) -> str:
     """Return a number with four significant digits and an SI prefix: `34.36 G`."""
-    letter, unit = next((each for each in _UNITS if number >= each[1]), _UNITS[-1])
-    return f"{number / unit:.4g} {letter}" if letter else f"{number:.4g} "
+    letter, unit = next((each for each in units if number >= each[1]), units[-1])
+    return f"{number / unit:.4g} {letter}"
 
 
 def short_time(seconds: float) -> str:
     """Return the time of a kernel with four significant digits: `12.5 µs`."""
-    unit, factor = next(each for each in _TIMES if seconds < each[2])[:2]
-    return f"{seconds * factor:.4g} {unit}"
+    return f"{amount(seconds, _TIMES)}s"
 
 
 def listed(lines: Sequence[str], most: int) -> list[str]:

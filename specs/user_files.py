@@ -25,17 +25,17 @@ import posixpath
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
 
 from pallasc.errors import Location, SpecError, message_of
 from pallasc.specs.canonical import digest
-from pallasc.specs.spelling import nearest, show, suggestion
+from pallasc.specs.spelling import did_you_mean, nearest, show, suggestion
 
 
 def read_regular(file: str, *, most_bytes: int) -> bytes:
@@ -73,28 +73,17 @@ def check_regular(file: str) -> None:
         raise SpecError(f"{file}: this is {kind}, not a file.")
 
 
-def replace_file(
-    path: str | os.PathLike[str],
-    data: bytes,
-    *,
-    make_folder: bool = True,
-    hint: str = "Give another path.",
-) -> None:
-    """Write a file in one step; see `replacing` for arguments and errors."""
-    with replacing(path, make_folder=make_folder, hint=hint) as file:
+def replace_file(path: str | os.PathLike[str], data: bytes) -> None:
+    """Write a file in one step; see `replacing` for errors."""
+    with replacing(path) as file:
         file.write(data)
 
 
 @contextmanager
-def replacing(
-    path: str | os.PathLike[str], *, make_folder: bool = True, hint: str = "Give another path."
-) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file that is replaced in one step; its mode and symbolic links are kept.
 
-    Args:
-        path: the file.
-        make_folder: create its parent folder.
-        hint: hint of the error.
+    The parent folder is created if it does not exist.
 
     Raises:
         SpecError: the file cannot be written; the old content remains.
@@ -102,20 +91,20 @@ def replacing(
     place = Path(os.path.realpath(path))
     temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
     try:
-        if make_folder:
-            place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with temporary.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())  # otherwise a crash after the rename may leave it empty
-            with suppress(FileNotFoundError):
-                temporary.chmod(stat.S_IMODE(place.stat().st_mode))
-            temporary.replace(place)
-        finally:
-            temporary.unlink(missing_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # otherwise a crash after the rename may leave it empty
+        with suppress(FileNotFoundError):
+            temporary.chmod(stat.S_IMODE(place.stat().st_mode))
+        temporary.replace(place)
     except OSError as error:
-        raise SpecError(f"{path} cannot be written: {error.strerror}.", hint=hint) from error
+        message = f"{path} cannot be written: {error.strerror}."
+        raise SpecError(message, hint="Give another path.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
 
 
 _OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
@@ -167,21 +156,24 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
     import shutil  # slow to import
 
     place = Path(os.path.realpath(folder))
-    scratch = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
+    made = place.with_name(f".{place.name}.{os.urandom(8).hex()}")
+    old = made.with_name(f"{made.name}.old")
     try:
         _check_replaceable(folder, place)
-        scratch.mkdir(parents=True)
+        made.mkdir(parents=True)
         for name, data in files:
-            path = scratch / name
+            path = made / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        (scratch / MARKER).write_text(json.dumps(_record(scratch), indent=1, sort_keys=True) + "\n")
-        _check_replaceable(folder, place)
-        _exchange(scratch, place)
+        (made / MARKER).write_text(json.dumps(_record(made), indent=1, sort_keys=True) + "\n")
+        with suppress(FileNotFoundError):
+            place.rename(old)
+        made.rename(place)
+        shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise SpecError(f"{folder} cannot be written: {error.strerror}.", hint=_HINT) from error
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def _record(folder: Path) -> dict[str, object]:
@@ -190,22 +182,6 @@ def _record(folder: Path) -> dict[str, object]:
     names = {path.relative_to(folder).as_posix(): path for path in paths}
     digests = {name: digest(path.read_bytes()) for name, path in names.items() if name != MARKER}
     return {"schema": _SCHEMA, "files": digests}
-
-
-def _exchange(made: Path, place: Path) -> None:
-    """Move a folder into place; restore the old one on failure."""
-    import shutil
-
-    old = made.with_name(f"{made.name}.old")
-    with suppress(FileNotFoundError):
-        place.rename(old)
-    try:
-        made.rename(place)
-    except OSError:
-        if old.exists():
-            old.rename(place)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_replaceable(folder: Path, place: Path) -> None:
@@ -319,86 +295,80 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _find_module(module: str, base_dir: str) -> Path | None:
-    top, *rest = module.split(".")  # parent packages are located, not imported
+    """Return the source file of a module, None if it has none that can be read."""
+    top = module.partition(".")[0]
     # In workers, standard library modules are loaded before the spec's folder is searched.
     own = top in sys.stdlib_module_names
-    spec = _find(top, [*sys.path, base_dir] if own else [base_dir, *sys.path])
-    if spec is None:
-        raise SpecError(
-            f"module {top!r} is neither next to the spec nor installed.",
-            hint=_module_hint(top, base_dir),
-        )
-    name = top
-    for part in rest:
-        if not spec.submodule_search_locations:
+    folders = [*sys.path, base_dir] if own else [base_dir, *sys.path]
+    name, spec = "", None
+    for part in module.split("."):
+        if spec is not None and not folders:  # not a package
             return None
-        folders = list(spec.submodule_search_locations)
-        child = _find(f"{name}.{part}", folders)
-        if child is None:
+        parent, name = name, f"{name}.{part}".removeprefix(".")
+        spec = find_spec(name, folders)
+        if spec is None and not parent:
+            message = f"module {top!r} is neither next to the spec nor installed."
+            raise SpecError(message, hint=_module_hint(top, base_dir))
+        if spec is None:
             import pkgutil
 
             known = [info.name for info in pkgutil.iter_modules(folders)]
-            raise SpecError(
-                f"module {name!r} has no submodule {part!r}.",
-                hint=suggestion(part, known, otherwise="Submodules"),
-            )
-        name, spec = f"{name}.{part}", child
-    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+            hint = suggestion(part, known, otherwise="Submodules")
+            raise SpecError(f"module {parent!r} has no submodule {part!r}.", hint=hint)
+        folders = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
-def _find(name: str, folders: list[str]) -> ModuleSpec | None:
-    """Find a module in folders as Python does, including the finders of editable installs."""
+def find_spec(name: str, folders: Sequence[str]) -> ModuleSpec | None:
+    """Find a module in folders as Python does, without importing its parent packages.
+
+    The finders of editable installs are asked, too.
+    """
     for finder in sys.meta_path:
-        # Pass the last component only: PathFinder looks up a namespace's parent in `sys.modules`.
         own = finder is PathFinder
-        where = folders if own or "." in name else None
         find = getattr(finder, "find_spec", None)
-        spec = find(name.rpartition(".")[2] if own else name, where) if find else None
+        spec: ModuleSpec | None = None
+        # To find a module in an archive, Python compiles it, which may fail.
+        with suppress(ImportError, SyntaxError):
+            # Pass only the last part of the name: for a dotted name, PathFinder would look for the
+            # parent in `sys.modules`.
+            where = list(folders) if own or "." in name else None
+            spec = find(name.rpartition(".")[2] if own else name, where) if find else None
         if spec is not None:
-            found: ModuleSpec = spec
-            return found
+            return spec
     return None
 
 
 def _module_hint(top: str, base_dir: str) -> str:
     files = _listed(Path(base_dir))
     beside = {path.stem for path in files if path.suffix == ".py" or path.is_dir()}
-    near = nearest(top, beside | sys.stdlib_module_names)
-    otherwise = "Install the package that has it, or name a file: file.py:function."
-    return f"Did you mean {near!r}?" if near else otherwise
+    hint = did_you_mean(top, beside | sys.stdlib_module_names)
+    return hint or "Install the package that has it, or name a file: file.py:function."
 
 
 def _check_name(entry: Entry, path: Path) -> None:
     """Check the first name of an entry point; its attributes are checked when it is imported."""
     name = entry.attribute.partition(".")[0]
-    names = _names(path)
+    try:
+        names = _names_in(read_regular(str(path), most_bytes=_MOST_BYTES))
+    except SpecError:
+        return
     if names is None or name in names or name in ("__file__", "__name__", "__doc__"):
         return
     public = [known for known in names if not known.startswith("_")]
     raise SpecError(
-        f"{entry.source!r} has no {name!r}.",
-        hint=suggestion(name, public, otherwise="It has"),
+        f"{entry.source!r} has no {name!r}.", hint=suggestion(name, public, otherwise="It has")
     )
 
 
-def _names(path: Path) -> frozenset[str] | None:
+@lru_cache(maxsize=64)
+def _names_in(source: bytes) -> frozenset[str] | None:
     """Return the names in a module, or None if they are known only at run time."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return _read_names(path, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(maxsize=256)
-def _read_names(path: Path, *state: int) -> frozenset[str] | None:
-    """`state` identifies the file's content for the cache."""
     import symtable
 
     try:
-        source = read_regular(str(path), most_bytes=_MOST_BYTES)
-        symbols = symtable.symtable(source, str(path), "exec").get_symbols()  # type: ignore[arg-type]
-    except (SpecError, SyntaxError, ValueError, RecursionError, MemoryError):
+        symbols = symtable.symtable(source, "source", "exec").get_symbols()  # type: ignore[arg-type]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     names = {each.get_name() for each in symbols if each.is_assigned() or each.is_imported()}
     used = {each.get_name() for each in symbols if each.is_referenced()}
@@ -407,13 +377,6 @@ def _read_names(path: Path, *state: int) -> frozenset[str] | None:
 
 
 _PREFIX = "_pallasc_spec_"
-
-
-class _UncachedLoader(SourceFileLoader):
-    """Always compiles the source: cached bytecode misses an edit within the same second."""
-
-    def path_stats(self, path: Any) -> Any:
-        raise OSError("no bytecode cache")
 
 
 def module_name(path: str | Path) -> str:
@@ -451,14 +414,12 @@ def load_module(path: str | Path, *, fresh: bool = False, shown: str | None = No
 
 
 def _execute(name: str, file: Path, shown: str) -> ModuleType:
-    loader = _UncachedLoader(name, str(file))
-    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
-    if spec is None:
-        raise SpecError(f"{shown}: not a Python file.")
+    spec: Any = importlib.util.spec_from_file_location(name, file)  # never None: a `.py` file
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look up their module during execution
     try:
-        loader.exec_module(module)
+        # Cached bytecode would miss an edit within the same second.
+        exec(compile(file.read_bytes(), file, "exec", dont_inherit=True), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, SpecError):

@@ -357,7 +357,7 @@ def unpack(
     for entry in chosen:
         own = folder / names[entry.id]
         for name, data in _files(bundle.artifact(entry)):
-            replace_file(own / name, data, hint="Give another folder.")
+            replace_file(own / name, data)
             written.append(own / name)
     return written
 

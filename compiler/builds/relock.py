@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, structs
@@ -18,7 +17,6 @@ from pallasc.specs.loading.lock import (
     Change,
     Entry,
     Lock,
-    compare,
     differences,
     merged,
     tuned_in,
@@ -84,10 +82,17 @@ def check_lock(
     checked = [_check(result, lock.variants.get(result.variant.id)) for result in report.results]
     changes = [change for change in checked if change is not None]
     if whole:
-        gone = lock.variants.keys() - {variant.id for variant in variants}
-        changes += [Change("dropped", name, lock.variants[name]) for name in gone]
-    changes.sort(key=lambda change: change.variant)
-    return LockReport(lock, report, tuple(changes), _tables(variants, lock, whole=whole))
+        changes += _dropped(lock, variants)
+    return LockReport(lock, report, _sorted(changes), _tables(variants, lock, whole=whole))
+
+
+def _dropped(lock: Lock, variants: Sequence[Variant]) -> list[Change]:
+    gone = lock.variants.keys() - {variant.id for variant in variants}
+    return [Change("dropped", name, lock.variants[name]) for name in gone]
+
+
+def _sorted(changes: Iterable[Change]) -> tuple[Change, ...]:
+    return tuple(sorted(changes, key=lambda change: change.variant))
 
 
 def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
@@ -158,20 +163,24 @@ def update_lock(
     resources = {r.variant.id: r.artifact.resources for r in report.results if r.artifact}
     made = Lock(toolchain, entries, resources, tables_of(variants))
     new = merged(old, made, whole=whole)
-    changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
-    explained = tuple(_with_reason(change, reasons) for change in changes)
+    changes = [
+        _changed(name, old.variants.get(name), entry, reasons)
+        for name, entry in entries.items()
+        if old.variants.get(name) != entry
+    ]
+    if whole:
+        changes += _dropped(old, variants)
     tables = _tables(variants, old, whole=whole) if old.variants else ()
-    return LockReport(new, report, explained, tables, tuple(changed_parts))
+    return LockReport(new, report, _sorted(changes), tables, tuple(changed_parts))
 
 
-def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:
-    if change.before is None or change.after is None:
-        return change
-    before, after = change.before, change.after
+def _changed(name: str, before: Entry | None, after: Entry, reasons: Mapping[str, str]) -> Change:
+    if before is None:
+        return Change("added", name, None, after)
     if before.action != after.action:
-        reason = reasons.get(change.variant, "")
-        unexplained = change.variant in reasons and before.request == after.request
-        return replace(change, reason=reason or (OTHER_ACTION_KEY if unexplained else ""))
-    same = before.artifact == after.artifact
-    return replace(change, reason=_SAME_RESULT if same else _NOT_DETERMINISTIC)
+        unexplained = name in reasons and before.request == after.request
+        reason = reasons.get(name) or (OTHER_ACTION_KEY if unexplained else "")
+    else:
+        reason = _SAME_RESULT if before.artifact == after.artifact else _NOT_DETERMINISTIC
+    return Change("changed", name, before, after, reason)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import site
@@ -10,11 +9,13 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from msgspec import Struct
+
+from pallasc.specs.user_files import find_spec
 
 COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
 """Packages that the toolchain's identity covers."""
@@ -62,34 +63,15 @@ class Place(Struct, frozen=True):
 
 def locate_module(name: str, folders: Sequence[str]) -> Path | None:
     """Return the source file of a module, searched for in `folders` and on the path of workers."""
-    path: list[str] | None = None
+    places = [*folders, *_workers_path()]
     spec = None
     parts = name.split(".")
     for length in range(1, len(parts) + 1):
-        spec = _find(".".join(parts[:length]), path, folders)
+        spec = find_spec(".".join(parts[:length]), places)
         if spec is None:
             return None
-        path = list(spec.submodule_search_locations or ())
+        places = list(spec.submodule_search_locations or ())
     return Path(spec.origin) if spec and spec.origin and spec.has_location else None
-
-
-def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSpec | None:
-    """Find a module as Python does, including finders of editable installs, without importing."""
-    for finder in sys.meta_path:
-        if finder is PathFinder:
-            places = [*folders, *_workers_path()] if path is None else path
-            spec = None
-            # To find a module in an archive, Python compiles it, which may fail.
-            with contextlib.suppress(ImportError, SyntaxError):
-                # Pass only the last part of the name: for a dotted name, `find_spec` would look for
-                # the parent in `sys.modules`.
-                spec = PathFinder.find_spec(name.rpartition(".")[2], list(places))
-        else:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path) if find else None
-        if spec is not None:
-            return spec
-    return None
 
 
 def _workers_path() -> list[str]:

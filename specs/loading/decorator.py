@@ -18,11 +18,10 @@ from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import Place
-from pallasc.specs.loading.yaml_loader import SpecFile, declare_program, kernel_place
+from pallasc.specs.loading.yaml_loader import SpecFile, kernel_place
 from pallasc.specs.loading.yaml_loader import declare as checked_spec
-from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, is_complete
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import an, show
+from pallasc.specs.spelling import an
 from pallasc.specs.user_files import load_module, module_name
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -251,7 +250,7 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
 
 def _declare(
     function: str | Callable[..., Any],
-    fields: dict[str, object],
+    fields: Mapping[str, object],
     location: Location,
     file: Path,
     *,
@@ -259,18 +258,14 @@ def _declare(
 ) -> Spec:
     # All fields have the location of the decorator's call.
     at = Place(lambda path, at_key: location, base_dir=str(file.parent))
-    entry = _target_of(function, at, file)
+    entry = _entry_of(function, at, file)
     own_name = entry.rpartition(".")[2].rpartition(":")[2] if ":" in entry else entry
-    name = own_name if fields.get("name") is None else fields["name"]
-    if isinstance(name, str):
-        name = _complete(name, at)
-    at = kernel_place(at, name, entry)
     given = {key: value for key, value in fields.items() if value is not None}
+    name = given.get("name", own_name)
+    at = kernel_place(at, name, entry)
     plain = {key: _plain(value, at.child(key), file) for key, value in given.items()}
     plain |= {"name": name, "entry": entry}
-    if is_program:
-        return declare_program(plain, at, str(file.parent))
-    return checked_spec(plain, at, SpecFile(str(file.parent)))
+    return checked_spec(plain, at, SpecFile(), is_program=is_program)
 
 
 def spec_of(
@@ -290,9 +285,7 @@ def spec_of(
     if code is None:
         raise SpecError(f"{_described(function)} {_UNNAMED}", hint=_NAME_IT)
     file = Path(code.co_filename).resolve()
-    fields: dict[str, object] = {"args": list(args), "static": dict(static), "targets": [target]}
-    if mesh:
-        fields["mesh"] = dict(mesh)
+    fields = {"args": args, "static": static, "targets": [target], "mesh": mesh or None}
     spec = _declare(function, fields, Location(str(file), code.co_firstlineno), file)
     module = spec.entry.partition(":")[0]
     levels = 0 if module.endswith(".py") else module.count(".") + (file.name == "__init__.py")
@@ -301,45 +294,30 @@ def spec_of(
 
 def _plain(value: object, at: Place, file: Path) -> object:
     """Convert a field to the form that the YAML loader returns."""
-    if type(value) is str:
-        return _complete(value, at)
-    if value is None or type(value) in (int, float, bool):
+    if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Ref):
-        return {"$ref": _target_of(value.target, at, file)}
+        return {"$ref": _entry_of(value.target, at, file)}
     if isinstance(value, Call):
-        call = {"$call": _target_of(value.target, at, file)}
-        return {**call, **_plain_mapping(value.arguments, at, file)}
+        value = {"$call": _entry_of(value.target, at, file), **value.arguments}
     if isinstance(value, Mapping):
-        return _plain_mapping(value, at, file)
+        for key in value:
+            if type(key) is not str:
+                raise at.error(f"a key must be text, got {key!r}.")
+        return {key: _plain(own, at.child(key), file) for key, own in value.items()}
     if isinstance(value, list | tuple | range):
         return [_plain(item, at.child(i), file) for i, item in enumerate(value)]
     if callable(value) and at.path == ("reference",):
-        return _entry_of(value, file, at)
+        return _entry_of(value, at, file)
     hint = 'Write Call("package.module:function", …) or Ref("package.module:attribute").'
     if hasattr(value, "tolist") and not isinstance(value, type):  # of NumPy or JAX
         hint = 'Write an array as text, like "f32[4096]"; convert other values with .tolist().'
     raise at.error(f"{_described(value)} is not plain data.", hint)
 
 
-def _plain_mapping(value: Mapping[str, object], at: Place, file: Path) -> dict[str, object]:
-    for key in value:
-        if type(key) is not str:
-            raise at.error(f"a key must be text, got {key!r}.")
-    return {_complete(key, at): _plain(own, at.child(key), file) for key, own in value.items()}
-
-
-def _complete(text: str, at: Place) -> str:
-    if not is_complete(text):
-        raise at.error(f"{show(text)} {HALF}", HALF_HINT)
-    return text
-
-
-def _target_of(target: str | Callable[..., Any], at: Place, file: Path) -> str:
-    return target if isinstance(target, str) else _entry_of(target, file, at)
-
-
-def _entry_of(function: Callable[..., Any], file: Path, at: Place) -> str:
+def _entry_of(function: str | Callable[..., Any], at: Place, file: Path) -> str:
+    if isinstance(function, str):
+        return function
     module = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
     if not module or not qualname or "<" in qualname or not _is_named(function, module, qualname):

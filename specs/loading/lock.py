@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -153,12 +153,8 @@ def lock_text(lock: Lock) -> str:
 def _section(name: str, lines: Mapping[str, str]) -> list[str]:
     if not lines:
         return [f"{name}: {{}}"]
-    return [f"{name}:", *(_line(key, lines[key]) for key in sorted(lines))]
-
-
-def _line(key: str, value: str) -> str:
-    shown = key if _PLAIN_KEY.fullmatch(key) else quoted(key)
-    return f"  {shown}: {value}"
+    shown = {key: key if _PLAIN_KEY.fullmatch(key) else quoted(key) for key in sorted(lines)}
+    return [f"{name}:", *(f"  {shown[key]}: {lines[key]}" for key in shown)]
 
 
 def _component(component: Component) -> str:
@@ -192,29 +188,7 @@ def write_lock(path: Path, lock: Lock) -> None:
     Raises:
         SpecError: the file cannot be written; the old one remains.
     """
-    data = lock_text(lock).encode()
-    replace_file(path, data, make_folder=False, hint="Give --lock another path.")
-
-
-def compare(
-    before: Mapping[str, Entry], after: Mapping[str, Entry], *, whole: bool
-) -> list[Change]:
-    """Return the changes from a lock's entries to the current ones, sorted by id.
-
-    Args:
-        before: entries of the lock.
-        after: current entries.
-        whole: True if `after` is complete, so that entries missing from it were dropped.
-    """
-    changes = [
-        Change("changed" if name in before else "added", name, before.get(name), entry)
-        for name, entry in after.items()
-        if before.get(name) != entry
-    ]
-    if whole:
-        gone = before.keys() - after.keys()
-        changes += [Change("dropped", name, before[name]) for name in gone]
-    return sorted(changes, key=lambda change: change.variant)
+    replace_file(path, lock_text(lock).encode())
 
 
 def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
@@ -222,19 +196,18 @@ def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
 
     If the toolchains have the same digests, the old version texts remain.
     """
-    retained = {} if whole else lock.variants
     same = not differing(lock.toolchain, new.toolchain)
-    variants = {**retained, **new.variants}
-    resources = {
-        name: each
-        for name, each in lock.resources.items()
-        if name in variants and variants[name].artifact == lock.variants[name].artifact
-    }
-    resources |= new.resources
-    again = {*lock.tables} if whole else tuned_in(new.variants)
+    toolchain = lock.toolchain if same else new.toolchain
+    if whole:
+        return replace(new, toolchain=toolchain)
+    again = tuned_in(new.variants)
     tables = {name: own for name, own in lock.tables.items() if name not in again}
-    tables |= new.tables
-    return Lock(lock.toolchain if same else new.toolchain, variants, resources, tables)
+    return Lock(
+        toolchain,
+        {**lock.variants, **new.variants},
+        {**lock.resources, **new.resources},
+        {**tables, **new.tables},
+    )
 
 
 def tuned_in(variants: Iterable[str]) -> set[str]:
@@ -250,11 +223,9 @@ def table_key(kernel: str, target: str) -> str:
 
 def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:
     """Return the labels of the components whose digests differ."""
-
-    def digest(components: Mapping[str, Component], label: str) -> str:
-        return components[label].digest if label in components else ""
-
-    return sorted(x for x in {*locked, *now} if digest(locked, x) != digest(now, x))
+    none = Component("")
+    labels = {*locked, *now}
+    return sorted(x for x in labels if locked.get(x, none).digest != now.get(x, none).digest)
 
 
 def differences(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:

@@ -18,7 +18,7 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -44,20 +44,13 @@ from pallasc.specs.loading.schema import (
     is_parameter,
 )
 from pallasc.specs.loading.yaml_text import Document, read_document
-from pallasc.specs.spec import (
-    Choice,
-    Point,
-    Spec,
-    Tolerance,
-    Variant,
-    check_devices,
-    plain_args,
-)
-from pallasc.specs.spelling import nearest, shortened, show, suggestion
+from pallasc.specs.spec import Choice, Point, Spec, Tolerance, Variant, check_devices, plain_args
+from pallasc.specs.spelling import did_you_mean, shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_table import TunedPoints
+    from pallasc.specs.tuning import Tuning
 
 MOST_VARIANTS = 100_000
 """Limit for the variants of all specs."""
@@ -107,40 +100,29 @@ def expand(
     variants: dict[str, Variant] = {}
     for spec in specs:
         for variant in _expanded(spec, tuned):
-            identity = variant.id
-            if len(identity) > LONGEST_ID:
-                raise SpecError(
-                    f"{spec.name}: {shortened(identity)!r} has {len(identity)} characters; an id "
-                    f"has at most {LONGEST_ID}.",
-                    location=variant.location,
-                    hint="Give long values a name: {$name: short, text: …}, used as "
-                    "{parameter.text}.",
-                )
-            other = variants.setdefault(identity, variant)
+            other = variants.setdefault(variant.id, variant)
             if other is not variant:
                 hint = f"The other is declared at {other.location}. Rename or remove one."
                 if other.location == variant.location:
                     hint = "A loop, 'include', or the rows of '$file' repeat it; remove one."
-                raise SpecError(
-                    f"two variants have the id {identity}.", location=variant.location, hint=hint
-                )
+                message = f"two variants have the id {variant.id}."
+                raise SpecError(message, location=variant.location, hint=hint)
     return list(variants.values())
 
 
 def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
     at = Place(lambda path, at_key: spec.where(*path), origin=spec.name)
-    points = _points_of(spec, at)
-    filled = Filling(spec, points[0], at)
+    points, targets = _points_of(spec, at), _targets(spec, at)
+    everywhere = [(target, None) for target in targets]
+    filled = Filling(spec, at)
+    next(filled.variants(points[0], everywhere))
     _check_used(spec, points[0], filled.used, at)
-    targets = _targets(spec, at)
     if tuned is None or spec.tune is None:
         for point in points:
-            yield from filled.variants(point, targets)
+            yield from filled.variants(point, everywhere)
         return
     for point, tunings in tuned.chosen(spec, spec.tune, points, targets):
-        made = filled.variants(point, [target for target, _ in tunings])
-        for variant, (_, tuning) in zip(made, tunings, strict=True):
-            yield replace(variant, tuning=tuning)
+        yield from filled.variants(point, tunings)
 
 
 def _check_used(spec: Spec, point: Point, used: Collection[str], at: Place) -> None:
@@ -202,9 +184,9 @@ def _known_choices(
 ) -> _Known:
     """Return the values in rows and matrix; reject two values with the same name."""
     known: dict[str, dict[str, Choice]] = {}
-    of_rows = (own for row in rows for own in row.items())
-    of_axes = ((name, choice) for name, choices in axes.items() for choice in choices)
-    for name, choice in itertools.chain(of_rows, of_axes):
+    pairs = [pair for row in rows for pair in row.items()]
+    pairs += [(name, choice) for name, choices in axes.items() for choice in choices]
+    for name, choice in pairs:
         choices = known.setdefault(name, {})
         for key in (choice.key, typed(choice.label)):
             if choices.setdefault(key, choice).key != choice.key:
@@ -231,7 +213,7 @@ def _excluded_value(known: _Known, name: str, value: Value, at: Place) -> str:
     choice = known[name].get(typed(value))
     if choice is None:
         values = [plain(choice.label) for choice in known[name].values()]
-        shown = choice_of(value).label if isinstance(value, list | dict) else value
+        shown = label_of(value)
         raise at.child(name).error(
             f"{show(shown)} is not a value of parameter {name!r}, so this excludes nothing.",
             suggestion(plain(shown), values, otherwise=f"Values of {name!r}"),
@@ -298,37 +280,25 @@ class Filling:
 
     Args:
         spec: the spec.
-        point: the spec's first point.
         at: the spec's place.
 
     Attributes:
-        used: the parameters that the spec uses.
+        used: the parameters that the variants made so far use.
 
     Raises:
-        SpecError: the spec uses an unknown parameter, or cannot be filled in for the first point.
+        SpecError: the arguments for checks do not match the kernel's.
     """
 
-    def __init__(self, spec: Spec, point: Point, at: Place) -> None:
+    def __init__(self, spec: Spec, at: Place) -> None:
         self.used: set[str] = set()
         self._spec = spec
         self._at = at
         self._entries: dict[str, str] = {}
-        self._files = tuple(sorted(spec.files))
-        self._env = tuple(sorted({*spec.env}))
         self._static = plain_args(spec.static)
         self._small_values = dict(spec.check)
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
-        self._check_args = _check_args(spec, self._small_values.pop(ARGS_KEY, None), at)
-        self._made(point)
-        self._fill(spec.budget, ("budget",), self._number, contents(point))
-        self._own_args(self._small(point))
-
-    def _small(self, point: Point) -> Point:
-        return {**point, **{name: choice_of(v) for name, v in self._small_values.items()}}
-
-    def _own_args(self, small: Point) -> Any:
-        """Return the arguments that the spec gives for the check of a point."""
-        return self._fill(self._check_args, ("check", ARGS_KEY), self._array, contents(small))
+        self._check_args = self._small_values.pop(ARGS_KEY, None)
+        _check_same_args(spec, self._check_args, at.child("check").child(ARGS_KEY))
 
     def _fill(self, tree: Any, path: PathParts, leaf: Leaf, params: Params) -> Any:
         """Fill in a tree; errors get the place of the leaf."""
@@ -350,8 +320,6 @@ class Filling:
         return template.fill(params)
 
     def _number(self, text: str, path: PathParts, params: Params) -> Any:
-        if not is_template(text):
-            return text
         field, name = path[0], str(path[-1])
         others = AXIS_SIZE if field == "mesh" else DIFFERENCE
         kind = LIMITS[name] if field == "budget" else others
@@ -388,30 +356,43 @@ class Filling:
             self._entries[text] = str(entry)
         return self._entries[text]
 
-    def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
-        """Yield the variants of a point, one for each target."""
+    def variants(
+        self, point: Point, targets: Sequence[tuple[Target, Tuning | None]]
+    ) -> Iterator[Variant]:
+        """Yield the variants of a point, one for each target, with its tuning data.
+
+        Raises:
+            SpecError: the spec uses an unknown parameter, or cannot be filled in for the point.
+        """
         spec = self._spec
         made = self._made(point)
         budget = self._fill(spec.budget, ("budget",), self._number, contents(point))
         check = self._check(point) if spec.check else None
-        for target in targets:
+        for target, tuning in targets:
             variant = Variant(
                 name=spec.name,
                 target=target,
                 entry=spec.entry,
                 reference=spec.reference,
-                files=self._files,
-                env=self._env,
+                files=tuple(sorted(spec.files)),
+                env=tuple(sorted({*spec.env})),
                 vmap=spec.vmap,
                 program=spec.programs.get(target.name),
                 location=spec.location,
                 base_dir=spec.base_dir,
                 places=spec.places,
+                tuning=tuning,
                 budget=budget,
                 **made,
             )
+            if len(variant.id) > LONGEST_ID:
+                raise self._at.error(
+                    f"{shortened(variant.id)!r} has {len(variant.id)} characters; an id has at "
+                    f"most {LONGEST_ID}.",
+                    "Give long values a name: {$name: short, text: …}, used as {parameter.text}.",
+                )
             if check is not None:
-                small = replace(variant, budget={}, **check)
+                small = replace(variant, budget={}, tuning=None, **check)
                 variant = replace(variant, check=small)
             yield variant
 
@@ -435,37 +416,29 @@ class Filling:
         """Return the fields of a point's check variants that differ from its variants."""
         at, given = self._at.child("check"), self._small_values
         at.check_known("parameter", given, point)
-        small = self._small(point)
+        small = {**point, **{name: choice_of(value) for name, value in given.items()}}
         try:
             made = self._made(small)
         except SpecError as error:
             sizes = ", ".join(f"{name}={plain(label_of(value))}" for name, value in given.items())
             raise at.error(f"with {sizes}: {error.message}", error.hint) from None
-        own = self._own_args(small)
+        path = ("check", ARGS_KEY)
+        own = self._fill(self._check_args, path, self._array, contents(small))
         if own is not None:
             made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
         return {**made, "seed": self._seed, "names_args": own is not None}
 
 
-def _check_args(spec: Spec, own: Any, at: Place) -> dict[str, Value] | list[Value] | None:
-    """Return the arguments of a check, None if it has none.
-
-    Raises:
-        SpecError: the arguments do not match the kernel's.
-    """
-    if own is None:
-        return None
-    place = at.child("check").child(ARGS_KEY)
+def _check_same_args(spec: Spec, own: Any, at: Place) -> None:
+    """Check that the arguments of a check, if it has any, match the kernel's."""
     if isinstance(own, dict) and isinstance(spec.args, dict):
-        place.check_known("argument", own, spec.args)
-        return own
-    if not (isinstance(own, list) and isinstance(spec.args, list)) or len(own) != len(spec.args):
+        at.check_known("argument", own, spec.args)
+    elif own is not None and (type(own) is not type(spec.args) or len(own) != len(spec.args)):
         message = f"the arguments do not match the {len(spec.args)} in 'args' of {spec.name}."
-        raise place.error(message, "Give all arguments, by name or by position as in 'args'.")
-    return own
+        raise at.error(message, "Give all arguments, by name or by position as in 'args'.")
 
 
-class _Entry(NamedTuple):
+class _FileRow(NamedTuple):
     """A row of a file: its place, its key, and its content."""
 
     at: Place
@@ -475,57 +448,48 @@ class _Entry(NamedTuple):
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
-_MISSING = object()
 _DATA = tree("value", "", SCALAR, nodes=())
 """A value in a row, in which nothing is a node."""
 
 
 def read_rows(
-    table: Mapping[str, Any], at: Place, base_dir: str, documents: dict[str, Document]
+    table: Mapping[str, Any], at: Place, documents: dict[str, Document]
 ) -> tuple[dict[str, Value], ...]:
     """Return the rows that `$file` selects, in the order of the file.
 
     Args:
         table: the value of `$file`.
         at: the place of `$file`.
-        base_dir: the spec's folder.
         documents: files that were already read, by path; the file is added.
 
     Raises:
         SpecError: the file is missing or malformed, or lacks the requested data.
     """
-    document = _document(table["path"], at.child("path"), base_dir, documents)
-    entries = [
-        entry
-        for entry in _entries(document, table, at)
-        if str(entry.key) not in table.get("skip", ())
-    ]
-    if not entries:
-        raise at.error(f"there are no rows in {document.file}.")
-    select = table.get("select") or _all_fields(entries[0])
-    return tuple(_row(entry, select) for entry in entries)
-
-
-def _document(name: str, at: Place, base_dir: str, documents: dict[str, Document]) -> Document:
+    name = table["path"]
     if posixpath.splitext(name)[1] not in _SUFFIXES:
         hint = f"Data files end in {', '.join(_SUFFIXES)}."
-        raise at.error(f"{show(name)} is not a data file.", hint)
+        raise at.child("path").error(f"{show(name)} is not a data file.", hint)
     if name not in documents:
         shown = os.path.join(os.path.dirname(at.location.file), name)
-        documents[name] = read_document(os.path.join(base_dir, name), shown)
-    return documents[name]
+        documents[name] = read_document(os.path.join(at.base_dir, name), shown)
+    document = documents[name]
+    skipped = table.get("skip", ())
+    rows = [row for row in _rows(document, table, at) if str(row.key) not in skipped]
+    if not rows:
+        raise at.error(f"there are no rows in {document.file}.")
+    select = table.get("select") or _all_fields(rows[0])
+    return tuple(_selected(row, select) for row in rows)
 
 
-def _entries(document: Document, table: Mapping[str, Any], at: Place) -> Iterator[_Entry]:
+def _rows(document: Document, table: Mapping[str, Any], at: Place) -> Iterator[_FileRow]:
     path: PathParts = ()
     rows = document.data
     for part in table.get("rows", ()):
-        inside = _inside(rows, part)
-        if inside is _MISSING:
+        key = _key_in(rows, part)
+        if key is None:
             hint = suggestion(part, rows if isinstance(rows, dict) else [], otherwise="It has")
             raise at.child("rows").error(f"{document.place(path)} has no {part!r}.", hint)
-        path = (*path, int(part) if isinstance(rows, list) else part)
-        rows = inside
+        path, rows = (*path, key), rows[key]
     if not isinstance(rows, list | dict):
         raise SpecError(
             f"expected rows, a list or a mapping of them, got {show(rows)}.",
@@ -535,43 +499,34 @@ def _entries(document: Document, table: Mapping[str, Any], at: Place) -> Iterato
     for key, content in rows.items() if isinstance(rows, dict) else enumerate(rows):
         place = Place(document.place, (*path, key), f"row {show(key)}", len(path) + 1)
         is_number = isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key)
-        yield _Entry(place, int(key) if is_number else key, content)
+        yield _FileRow(place, int(key) if is_number else key, content)
 
 
-def _inside(value: Any, key: str) -> Any:
-    """Return the item of a mapping or a list, or `_MISSING`."""
-    if isinstance(value, dict):
-        return value.get(key, _MISSING)
-    is_index = isinstance(value, list) and _WHOLE_NUMBER.fullmatch(key)
-    return value[int(key)] if is_index and 0 <= int(key) < len(value) else _MISSING
+def _key_in(value: Any, part: str) -> str | int | None:
+    """Return the key or index that a part of a path names, None if there is no such item."""
+    if isinstance(value, list) and _WHOLE_NUMBER.fullmatch(part):
+        return int(part) if int(part) in range(len(value)) else None
+    return part if isinstance(value, dict) and part in value else None
 
 
-def _field(entry: _Entry, path: tuple[str, ...]) -> Any:
-    """Return a field of a row, or `_MISSING`."""
-    if path == ("$key",):
-        return entry.key
-    value = entry.content
-    for key in path[1:] if path[:1] == ("$value",) else path:
-        value = _inside(value, key)
-    return value
+def _all_fields(row: _FileRow) -> dict[str, tuple[str, ...]]:
+    if not isinstance(row.content, dict) or not row.content:
+        raise row.at.error(f"expected a row, got {show(row.content)}.")
+    return {PARAMETER.read(name, row.at.key(name)): (name,) for name in row.content}
 
 
-def _all_fields(entry: _Entry) -> dict[str, tuple[str, ...]]:
-    if not isinstance(entry.content, dict) or not entry.content:
-        raise entry.at.error(f"expected a row, got {show(entry.content)}.")
-    return {PARAMETER.read(name, entry.at.key(name)): (name,) for name in entry.content}
-
-
-def _row(entry: _Entry, select: Mapping[str, tuple[str, ...]]) -> dict[str, Value]:
+def _selected(row: _FileRow, select: Mapping[str, tuple[str, ...]]) -> dict[str, Value]:
+    special = {"$key": row.key, "$value": row.content}
     values = {}
     for name, path in select.items():
-        value = _field(entry, path)
-        if value is _MISSING:
-            fields = entry.content if isinstance(entry.content, dict) else ()
-            near = nearest(".".join(path), fields)
-            hint = (
-                f"Did you mean {near!r}?" if near else "'select' chooses fields, 'skip' drops rows."
-            )
-            raise entry.at.error(f"the row has no field {'.'.join(path)!r}.", hint)
-        values[name] = _DATA.read(value, entry.at)
+        value: Any = special if path[0] in special else row.content
+        for part in path:
+            key = _key_in(value, part)
+            if key is None:
+                fields = row.content if isinstance(row.content, dict) else ()
+                hint = did_you_mean(".".join(path), fields)
+                hint = hint or "'select' chooses fields, 'skip' drops rows."
+                raise row.at.error(f"the row has no field {'.'.join(path)!r}.", hint)
+            value = value[key]
+        values[name] = _DATA.read(value, row.at)
     return values

@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import PurePath
-from typing import Literal
+from typing import Any, Literal
 
 from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array, parse_template
 from pallasc.specs.artifacts.artifact import parse_rule, rule_pattern, rules_for
-from pallasc.specs.canonical import Value
 from pallasc.specs.fields import (
     DATA,
     ENTRY,
@@ -41,7 +40,7 @@ from pallasc.specs.fields import (
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.settings import why_not_declared
-from pallasc.specs.user_files import check_data_file
+from pallasc.specs.user_files import check_data_file, normal_path
 
 TABLE_SUFFIX = ".tuned.yaml"
 """Suffix of table files; a folder of specs skips them."""
@@ -105,12 +104,11 @@ def _array(value: object, at: Place) -> str | None:
     return value
 
 
-def _array_or_static(value: object, at: Place) -> Value:
+def _array_or_static(value: object, at: Place) -> Any:
     """Check an argument of a `$call`, where values other than arrays are as under `static`."""
     if isinstance(value, str) and looks_like_array(value):
         return _array(value, at)
-    static: Value = _STATIC_VALUE.read(value, at)
-    return static
+    return _STATIC_VALUE.read(value, at)
 
 
 def _array_schema() -> Schema:
@@ -167,12 +165,7 @@ VARIABLES_KIND = list_of(
 )
 
 
-def _existing_file(path: str, at: Place) -> str:
-    with at.blamed():
-        return check_data_file(path, at.base_dir or "")
-
-
-_DATA_FILE = text("a path").checked(_existing_file)
+_DATA_FILE = text("a path").checked(lambda path, at: check_data_file(path, at.base_dir))
 _PATHS = list_of(_DATA_FILE, "paths")
 
 KERNEL_NAME = text(
@@ -203,16 +196,12 @@ _AXIS = _identifier("an axis")
 MESH_KIND = map_of(_AXIS, filled(AXIS_SIZE), "axes")
 _TARGETS = list_of(_target((*DEFAULT_MODELS, *MODELS)), "targets")
 
-_LARGEST_EDGE = 2**63 - 1
-
 
 def _ascending(edges: tuple[int, ...], at: Place) -> tuple[int, ...]:
     for index, (low, high) in enumerate(pairwise(edges), start=1):
         if low >= high:
             message = f"edges must ascend, and {high} follows {low}."
             raise at.child(index).error(message, "Sort them, and give each once.")
-    if edges[-1] > _LARGEST_EDGE:
-        raise at.error(f"edge {edges[-1]} is beyond 64 bits.")
     return edges
 
 
@@ -230,7 +219,7 @@ _TABLE = text(
     "the path of a table",
     r".*[^/]\.tuned\.yaml",
     f"Give it a name that ends in {TABLE_SUFFIX}, to distinguish it from a folder's specs.",
-)
+).checked(lambda path, at: normal_path(path))
 _PATH = text("the path of an array")
 _TUNE_FIELDS = (
     Field(
@@ -254,11 +243,7 @@ _TUNE_FIELDS = (
         map_of(PARAMETER, map_of(_PATH, number(), "dimensions"), "parameters"),
         "Padding of calls up to a bucket: for each parameter, the dimension of each array.",
     ),
-    Field(
-        "default",
-        _POINT,
-        "Values of the tuned parameters where no row of the table fits.",
-    ),
+    Field("default", _POINT, "Values of the tuned parameters where no row of the table fits."),
     Field("table", _TABLE, "The table's file; the spec's own name with .tuned.yaml by default."),
 )
 TUNE = record(_TUNE_FIELDS)
@@ -365,14 +350,12 @@ _OWN_FIELDS = (
 _PROGRAM_NAMES = (
     "name", "entry", "args", "static", "matrix", "include", "exclude", "files", "env", "mesh",
 )  # fmt: skip
-PROGRAM_FIELDS = (
-    *(field for field in KERNEL_FIELDS if field.name in _PROGRAM_NAMES),
-    *_OWN_FIELDS,
-)
+PROGRAM_FIELDS = (*(field for field in KERNEL_FIELDS if field.name in _PROGRAM_NAMES), *_OWN_FIELDS)
 """Every field of a program, in the order of the reference."""
 
 PROGRAM = record(PROGRAM_FIELDS)
 
+KERNEL = record(KERNEL_FIELDS)
 PARTIAL_KERNEL = record(field._replace(required=field.name == "name") for field in KERNEL_FIELDS)
 """A kernel whose missing fields may be in the defaults."""
 

@@ -132,7 +132,7 @@ def matches(term: str, variant: Selectable) -> bool:
     if assignment is None:
         return _matches_name(term, variant)
     value = assignment["value"]
-    return any(_fits(known, value) for known in _values(variant, assignment["key"]))
+    return any(_fits(plain(known), value) for known in _values(variant, assignment["key"]))
 
 
 def _matches_name(term: str, variant: Selectable) -> bool:
@@ -147,12 +147,12 @@ def _fits(text: str, pattern: str) -> bool:
     return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
-def _values(variant: Selectable, key: str) -> list[str]:
+def _values(variant: Selectable, key: str) -> list[Scalar]:
     if key == "target":
         return [variant.target.name, variant.target.arch]
     params = dict(variant.params)
     if key in params:
-        return [plain(params[key])]
+        return [params[key]]
     return [variant.name] if key == "name" else []
 
 
@@ -171,18 +171,11 @@ def _term_hint(term: str, variants: Sequence[Selectable]) -> str | None:
         return suggestion(term, [variant.name for variant in variants], otherwise="Kernels")
     if key not in keys:
         return suggestion(key, keys, otherwise="Parameters")
-    params = [dict(variant.params) for variant in variants]
-    known: list[Scalar] = [own[key] for own in params if key in own]
-    known = known or [name for variant in variants for name in _values(variant, key)]
+    known = [own for variant in variants for own in _values(variant, key)]
     near = nearest(value, map(plain, known))
-    first = f"Did you mean {_quoted(f'{key}={near}')!r}? " if near else ""
+    quotes = '"' if near and re.search(r"[\s()]", near) else ""
+    first = f"Did you mean {f'{key}={quotes}{near}{quotes}'!r}? " if near else ""
     return f"{first}Values of {key}: {values_text(known)}."
-
-
-def _quoted(term: str) -> str:
-    """Return `parameter=value` with quotes if it contains spaces or parentheses."""
-    key, _, value = term.partition("=")
-    return f'{key}="{value}"' if re.search(r"[\s()]", value) else term
 
 
 def _compiled(text: str) -> tuple[list[str], CodeType]:

@@ -17,7 +17,9 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +35,8 @@ from pallasc.specs.loading.schema import (
     FILE,
     FILE_FIELDS,
     FILE_KEY,
-    KERNEL_FIELDS,
+    KERNEL,
     KERNELS_DOC,
-    PARTIAL_KERNEL,
     PROGRAM,
     TABLE_SUFFIX,
     VARIABLES_KIND,
@@ -45,7 +46,7 @@ from pallasc.specs.loading.yaml_text import Document, parse_document, read_docum
 from pallasc.specs.settings import project_table
 from pallasc.specs.spec import Program, Spec, read_machine
 from pallasc.specs.spelling import nearest, show, suggestion
-from pallasc.specs.user_files import check_regular, normal_path, read_regular
+from pallasc.specs.user_files import check_regular, read_regular
 
 if TYPE_CHECKING:
     from pallasc.specs.tuning import Tune
@@ -115,21 +116,19 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     if isinstance(document.data, dict) and "schema" in document.data:  # first: others depend on it
         FILE_FIELDS[0].kind.read(document.data["schema"], at.child("schema"))
     fields: dict[str, Any] = FILE.read(document.data, at)
-    defaults = dict(fields.get("defaults", {}))
+    defaults = dict(document.data.get("defaults", {}))
     places = {name: at.child("defaults").child(name) for name in defaults}
     if "targets" in fields:
-        defaults["targets"], places["targets"] = fields["targets"], at.child("targets")
+        defaults["targets"], places["targets"] = document.data["targets"], at.child("targets")
     models = _models(fields.get("models", {}), at.child("models"))
-    file = SpecFile(base_dir, defaults, places, models)
+    shared = SpecFile(defaults, places, models, fields.get("machines", ()))
     if not ("kernels" in fields or "programs" in fields):
         raise at.error("field 'kernels' is missing.", KERNELS_DOC)
     specs = []
-    for index, kernel in enumerate(fields.get("kernels", ())):
-        place = kernel_place(at.child("kernels").child(index), kernel.get("name"))
-        specs.append(declare(kernel, place, file))
-    for index, program in enumerate(fields.get("programs", ())):
-        place = kernel_place(at.child("programs").child(index), program.get("name"))
-        specs.append(declare_program(program, place, base_dir, fields.get("machines", ())))
+    for kinds in ("kernels", "programs"):
+        for index, each in enumerate(fields.get(kinds, ())):
+            place = kernel_place(at.child(kinds).child(index), each.get("name"))
+            specs.append(declare(each, place, shared, is_program=kinds == "programs"))
     return specs
 
 
@@ -185,53 +184,67 @@ def project_env(folder: str) -> tuple[str, ...]:
 
 
 class SpecFile(Struct, frozen=True):
-    """Data that all kernels of a spec file share.
+    """Data that all kernels and programs of a spec file share.
 
     Attributes:
-        base_dir: absolute folder of the spec file.
-        defaults: fields for kernels that omit them, already checked.
+        defaults: fields for kernels that omit them, already checked, as written.
         places: place of each default.
         models: models that the file defines.
+        machines: machine files of programs that name none.
         documents: data files that were read, by path.
     """
 
-    base_dir: str
     defaults: Mapping[str, object] = field(default_factory=dict)
     places: Mapping[str, Place] = field(default_factory=dict)
     models: Mapping[str, Target] = field(default_factory=dict)
+    machines: tuple[str, ...] = ()
     documents: dict[str, Document] = field(default_factory=dict)
 
 
-def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
-    """Check the fields of one kernel and return its spec.
+def declare(
+    fields: Mapping[str, object], at: Place, file: SpecFile, *, is_program: bool = False
+) -> Spec:
+    """Check the fields of one kernel or program, and return its spec.
+
+    Args:
+        fields: the fields, as plain data.
+        at: the place of the kernel or program.
+        file: data of its file.
+        is_program: whether it is a program; its machine files are read.
 
     Raises:
-        SpecError: a field is wrong or missing, or refers to something that does not exist.
+        SpecError: a field or a machine file is wrong or missing, or refers to something that does
+            not exist.
     """
-    own = PARTIAL_KERNEL.read(fields, at)
-    values: dict[str, Any] = {**file.defaults, **own}
-    places = {name: at.child(name) if name in own else file.places[name] for name in values}
-    for known in KERNEL_FIELDS:
-        if known.required and known.name not in values:
-            raise at.error(f"field {known.name!r} is missing.", known.doc)
+    _check_characters(fields, at)
+    kind, shared = (PROGRAM, {}) if is_program else (KERNEL, file.defaults)
+    values: dict[str, Any] = kind.read({**shared, **fields}, at)
+    places = {name: at.child(name) if name in fields else file.places[name] for name in values}
     for name in values.get("static", {}):
         if isinstance(values["args"], dict) and name in values["args"]:
             message = f"argument {name!r} is given under 'args' as well."
             raise places["static"].key(name).error(message, "Give it once.")
     for index, name in enumerate(values.get("targets", ())):
-        where = places["targets"].child(index).location
-        resolve_target(name, file.models, location=where)
+        resolve_target(name, file.models, location=places["targets"].child(index).location)
     if "matrix" in values:
         values.update(_points(values["matrix"], places["matrix"], file))
     if "tune" in values:
         values["tune"] = _tune(values["tune"], _given_values(values), places["tune"])
+    values["models"] = dict(file.models)
+    if is_program:
+        values = _on_machines(values, at, file.machines)
     return Spec(  # the kinds have checked the types of all fields
-        **values,
-        location=at.location,
-        base_dir=file.base_dir,
-        models=dict(file.models),
-        places=places,
+        **values, location=at.location, base_dir=at.base_dir, places=places
     )
+
+
+def _check_characters(fields: Mapping[str, object], at: Place) -> None:
+    try:
+        json.dumps(fields, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        near = show(error.object[max(0, error.start - 20) : error.end])
+        message = f"{near} ends in a lone surrogate, which is only half of a character."
+        raise at.error(message, "Write the whole character.") from None
 
 
 def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, object]:
@@ -240,7 +253,7 @@ def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, obj
     table = axes[FILE_KEY]
     axes = {name: values for name, values in axes.items() if name != FILE_KEY}
     at = at.child(FILE_KEY)
-    rows = read_rows(table, at, file.base_dir, file.documents)
+    rows = read_rows(table, at, file.documents)
     for name in axes:
         if name in rows[0]:
             raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
@@ -313,43 +326,45 @@ def _declares_kernels(file: Path) -> bool:
         content = read_regular(str(file), most_bytes=_MOST_BYTES)
     except SpecError:
         return False
-    if b"pallasc" not in content or not any(name.encode() in content for name in _DECLARING):
+    if b"pallasc" not in content:
         return False
     try:
-        tree = ast.parse(content)
-        names = set(_declaring_names(tree))
-        return any(
-            isinstance(node, ast.Call) and ast.unparse(node.func) in names
-            for node in _outside_of_functions(tree)
-        )
+        calls = _DeclaringCalls()
+        calls.visit(ast.parse(content))
+        return calls.found
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return True
 
 
-def _declaring_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the dotted names of the declaring functions in a module."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] == "pallasc":
-                    own = alias.asname or "pallasc"
-                    yield from (f"{own}.{name}" for name in _DECLARING)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pallasc":
-            for alias in node.names:
-                if alias.name in _DECLARING:
-                    yield alias.asname or alias.name
+class _DeclaringCalls(ast.NodeVisitor):
+    """Finds calls of the declaring functions that run when a module is imported."""
 
+    def __init__(self) -> None:
+        self.found = False
+        self._names: set[str] = set()
 
-def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes that run when a module is imported, including decorators of functions."""
-    yield node
-    children: Iterable[ast.AST] = ast.iter_child_nodes(node)
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-        children = node.decorator_list
-    elif isinstance(node, ast.Lambda):
-        children = ()
-    for child in children:
-        yield from _outside_of_functions(child)
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if alias.name.partition(".")[0] == "pallasc":
+                self._names |= {f"{alias.asname or 'pallasc'}.{name}" for name in _DECLARING}
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if (node.module or "").partition(".")[0] == "pallasc":
+            own = (alias for alias in node.names if alias.name in _DECLARING)
+            self._names |= {alias.asname or alias.name for alias in own}
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for decorator in node.decorator_list:
+            self.visit(decorator)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        pass
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.found |= ast.unparse(node.func) in self._names
+        self.generic_visit(node)
 
 
 # ---- tuned kernels
@@ -357,16 +372,13 @@ def _outside_of_functions(node: ast.AST) -> Iterator[ast.AST]:
 
 def _given_values(fields: Mapping[str, Any]) -> dict[str, list[Value]]:
     """Return the possible values of each parameter that is not tuned, in the points' order."""
-    matrix, rows = fields.get("matrix", {}), fields.get("rows", ())
+    tuned = fields["tune"]["over"]
+    pairs = [pair for row in fields.get("rows", ()) for pair in row.items()]
+    pairs += [(name, each) for name, own in fields.get("matrix", {}).items() for each in own]
+    included = [pair for point in fields.get("include", ()) for pair in point.items()]
     given: dict[str, list[Value]] = {}
-    for row in rows:
-        for name, value in row.items():
-            given.setdefault(name, []).append(value)
-    given |= {name: list(values) for name, values in matrix.items()}
-    for point in fields.get("include", ()):
-        for name, value in point.items():
-            if name in given or not (matrix or rows or name in fields["tune"]["over"]):
-                given.setdefault(name, []).append(value)
+    for name, value in [*pairs, *(pair for pair in included if pair[0] not in tuned)]:
+        given.setdefault(name, []).append(value)
     return given
 
 
@@ -383,33 +395,27 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
     """
     from pallasc.specs.tuning import Tune
 
-    over: dict[str, tuple[Value, ...]] = fields["over"]
-    by, buckets = fields.get("by", tuple(given)), fields.get("buckets", {})
-    pad = fields.get("pad", {})
-    for name in over:
+    by_default = {"by": tuple(given), "table": table_of(at.location.file)}
+    tune = Tune(**{**by_default, **fields})
+    for name in tune.over:
         if name in given:
             message = f"parameter {name!r} is in the matrix as well."
             raise at.child("over").key(name).error(message, "Give it once.")
     for key, names, known in (
-        ("by", by, given),
-        ("buckets", buckets, by),
-        ("pad", pad, buckets),
-        ("default", fields.get("default", ()), over),
+        ("by", tune.by, given),
+        ("buckets", tune.buckets, tune.by),
+        ("pad", tune.pad, tune.buckets),
+        ("default", tune.default or (), tune.over),
     ):
         at.child(key).check_known("parameter", names, known)
-    for name in buckets:
+    for name in tune.buckets:
         for value in given[name]:
             if type(value) is not int or value < 0:
                 message = f"buckets hold whole numbers, and {name} can be {show(value)}."
                 raise at.child("buckets").key(name).error(message, "Remove its buckets.")
-    table = table_of(at.location.file)
-    if "table" in fields:
-        with at.child("table").blamed():
-            table = normal_path(fields["table"])
-    default = (
-        _default(fields["default"], over, at.child("default")) if "default" in fields else None
-    )
-    return Tune(over, by, buckets, pad, default, table)
+    if tune.default is None:
+        return tune
+    return dataclasses.replace(tune, default=_default(tune.default, tune.over, at.child("default")))
 
 
 def _default(
@@ -430,46 +436,39 @@ def _default(
 
 # ---- programs
 
-_OWN = ("machines", "donate", "shardings", "explicit")
 
-
-def declare_program(
-    fields: Mapping[str, object], at: Place, base_dir: str, machines: Sequence[str] = ()
-) -> Spec:
-    """Check the fields of one program, read its machine files, and return its spec.
+def _on_machines(values: Mapping[str, Any], at: Place, machines: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of a program's spec.
 
     Args:
-        fields: the fields, as plain data.
+        values: the program's fields.
         at: the place of the program.
-        base_dir: the spec's folder.
         machines: machine files of programs that name none.
 
     Raises:
         SpecError: a field or a machine file is wrong or missing.
     """
-    values: dict[str, Any] = PROGRAM.read(fields, at)
-    named = values.get("machines", tuple(machines))
+    _check_shardings(values, at)
+    named = values.get("machines", machines)
     if not named:
         raise at.error("field 'machines' is missing.", "Add machines: [machine.json]; write the "
                        "file where the GPU is, with pallasc machine.")  # fmt: skip
-    place = at.child("machines")
-    own = {key: values[key] for key in ("donate", "shardings", "explicit") if key in values}
+    names = ("donate", "shardings", "explicit")
+    own = {key: value for key, value in values.items() if key in names}
     programs: dict[str, Program] = {}
     models: dict[str, Target] = {}
     for index, file in enumerate(named):
-        where = place.child(index) if "machines" in values else at
+        where = at.child("machines").child(index) if "machines" in values else at
         with where.blamed():
-            machine = read_machine(Path(base_dir, file))
+            machine = read_machine(Path(at.base_dir, file))
             name = Path(file).stem
             if name in models:
                 raise SpecError(f"two machine files are named {name}.", hint="Rename one of them.")
             models[name] = machine.target(name)
             programs[name] = Program(machine, **own)
-    _check_shardings(values, at)
-    kernel = {key: value for key, value in fields.items() if key not in _OWN}
-    file = SpecFile(base_dir, models=models)
-    spec = declare({**kernel, "targets": [*models]}, at, file)
-    return replace(spec, programs=programs, machines=named)
+    shared = {key: value for key, value in values.items() if key not in names}
+    made = {"programs": programs, "machines": named, "models": models, "targets": tuple(models)}
+    return {**shared, **made}
 
 
 def _check_shardings(values: Mapping[str, Any], at: Place) -> None:

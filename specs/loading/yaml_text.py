@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import PathParts
@@ -37,16 +37,14 @@ _LONGEST_NUMBER = 100
 _LONGEST_LINE = 1000
 """Number of characters of a line that are searched for the cause of an error."""
 
-HALF = "contains a lone surrogate, which is only half of a character."
-HALF_HINT = "Write the whole character, or its number, such as \\U0001f600."
-
-_HALF = re.compile("[\ud800-\udfff]")
-_NULL = frozenset(("", "~", "null", "Null", "NULL"))
-_TRUE = frozenset(("true", "True", "TRUE"))
-_FALSE = frozenset(("false", "False", "FALSE"))
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+|0o[0-7]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_SPECIAL = re.compile(r"(?P<sign>[-+]?)\.(?P<kind>inf|nan)", re.IGNORECASE)
+_SPECIAL = re.compile(r"[-+]?\.(inf|nan)", re.IGNORECASE)
 _TAG_DIRECTIVE = re.compile(r"(?:^|[\r\n\x85\u2028\u2029])%TAG")
 _CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
 _AMBIGUOUS = re.compile(
@@ -55,23 +53,11 @@ _AMBIGUOUS = re.compile(
 )
 
 
-class Node(Struct):
-    """A value with its position, and the values and positions of keys inside it.
+Position = tuple[int, int]
+"""Line and column, from 1."""
 
-    Attributes:
-        line, column: its position, from 1.
-        data: the value as plain data; an alias shares it.
-        inside: the nodes of its items.
-        keys: line and column of each of its keys.
-        count: number of values in it, including the value itself.
-    """
-
-    line: int
-    column: int
-    data: Any = None
-    inside: dict[str | int, Node] = field(default_factory=dict)
-    keys: dict[str | int, tuple[int, int]] = field(default_factory=dict)
-    count: int = 1
+_Spot = tuple[int, str | int]
+"""The `id` of a list or mapping in a document, and an index or key of it."""
 
 
 class Document(Struct):
@@ -79,27 +65,25 @@ class Document(Struct):
 
     Attributes:
         file: the path as the user gave it.
-        root: the outermost value.
+        data: the content; aliases share it.
+        start: position of the outermost value; zeros if the positions are unknown.
+        inside: positions of each value in a list or mapping, and of its key.
     """
 
     file: str
-    root: Node
-
-    @property
-    def data(self) -> Any:
-        """Content of the file."""
-        return self.root.data
+    data: Any
+    start: Position = (0, 0)
+    inside: dict[_Spot, tuple[Position, Position]] = {}
 
     def place(self, path: PathParts, at_key: bool = False) -> Location:
         """Return the position of a value, of its key, or of its nearest ancestor."""
-        node = self.root
+        item, position = self.data, self.start
         for depth, part in enumerate(path, 1):
-            if at_key and depth == len(path) and part in node.keys:
-                return Location(self.file, *node.keys[part])
-            if part not in node.inside:
+            if (id(item), part) not in self.inside:
                 break
-            node = node.inside[part]
-        return Location(self.file, node.line, node.column)
+            position = self.inside[id(item), part][at_key and depth == len(path)]
+            item = item[part]
+        return Location(self.file, *position)
 
 
 def read_document(file: str, shown: str | None = None) -> Document:
@@ -126,7 +110,7 @@ def _parse_json(text: str, file: str) -> Document:
         place = Location(file, getattr(error, "lineno", 0), getattr(error, "colno", 0))
         reason = getattr(error, "msg", None) or error
         raise SpecError(f"not JSON: {reason}.", location=place) from None
-    return Document(file, Node(0, 0, data))
+    return Document(file, data)
 
 
 def parse_document(text: str, file: str, *, most_values: int = MOST_VALUES) -> Document:
@@ -196,22 +180,17 @@ def _not_yaml(error: Any, text: str, file: str) -> SpecError:
     return SpecError(f"not YAML: {problem}.", location=place, hint=hint)
 
 
-def is_complete(text: str) -> bool:
-    """Return True if the text has no lone surrogates, which are halves of characters."""
-    return _HALF.search(text) is None
-
-
 def reads_as_text(text: str) -> bool:
     """Return True if every YAML reader reads a plain scalar as text."""
     return not (
-        text in _NULL
+        text in _WORDS
         or text.lower() in ("true", "false")
         or any(pattern.fullmatch(text) for pattern in (_INT, _FLOAT, _SPECIAL, _AMBIGUOUS))
     )
 
 
 class _Reader:
-    """Converts the events of a parser to nodes.
+    """Converts the events of a parser to plain data.
 
     It limits the number of values, which nested aliases would multiply.
     """
@@ -221,7 +200,8 @@ class _Reader:
         self._file = file
         self._most_values = most_values
         self._count = self._depth = 0
-        self._anchors: dict[str, Node | None] = {}
+        self._anchors: dict[str | None, tuple[Any, int] | None] = {}
+        self._inside: dict[_Spot, tuple[Position, Position]] = {}
 
     def read(self) -> Document:
         """Return the only document."""
@@ -232,12 +212,13 @@ class _Reader:
                 location=Location(self._file),
                 hint="pallasc init writes an example.",
             )
-        root = self._node(next(self._events))
+        first = next(self._events)
+        data = self._value(first)
         next(self._events)  # the end of the document
         after = next(self._events)
         if type(after).__name__ == "DocumentStartEvent":
             raise self._error(after, "a file must be one document; a second one begins here.")
-        return Document(self._file, root)
+        return Document(self._file, data, _position(first), self._inside)
 
     def _until(self, end: str) -> Iterator[Any]:
         while type(event := next(self._events)).__name__ != end:
@@ -248,62 +229,59 @@ class _Reader:
         if self._count > self._most_values:
             raise self._error(event, f"more than {self._most_values} values, aliases counted.")
 
-    def _node(self, event: Any) -> Node:
-        kind, anchor = type(event).__name__, event.anchor
+    def _value(self, event: Any) -> Any:
+        kind = type(event).__name__
         if kind == "AliasEvent":
             return self._anchored(event)
-        node = Node(event.start_mark.line + 1, event.start_mark.column + 1)
         before = self._count
         self._add(1, event)
-        if anchor:
-            self._anchors[anchor] = None
+        self._anchors[event.anchor] = None
         if kind == "ScalarEvent":
-            node.data = self._scalar(event)
+            value = self._scalar(event)
         else:
-            self._collection(event, node)
-        node.count = self._count - before
-        if anchor:
-            self._anchors[anchor] = node
-        return node
+            self._check_tag(event)
+            self._depth += 1
+            if self._depth > _DEEPEST:
+                raise self._error(event, "lists and mappings are nested too deeply.")
+            value = self._mapping(event) if kind == "MappingStartEvent" else self._list()
+            self._depth -= 1
+        self._anchors[event.anchor] = value, self._count - before
+        return value
 
-    def _anchored(self, alias: Any) -> Node:
+    def _anchored(self, alias: Any) -> Any:
         if alias.anchor not in self._anchors:
             raise self._error(alias, f"not YAML: found undefined alias {alias.anchor!r}.")
-        node = self._anchors[alias.anchor]
-        if node is None:
+        anchored = self._anchors[alias.anchor]
+        if anchored is None:
             raise self._error(alias, "an alias refers to a value that contains it.")
-        self._add(node.count, alias)
-        return node
+        value, count = anchored
+        self._add(count, alias)
+        return value
 
-    def _collection(self, event: Any, node: Node) -> None:
-        self._check_tag(event)
-        self._depth += 1
-        if self._depth > _DEEPEST:
-            raise self._error(event, "lists and mappings are nested too deeply.")
-        if type(event).__name__ == "MappingStartEvent":
-            self._mapping(event, node)
-        else:
-            items = [self._node(item) for item in self._until("SequenceEndEvent")]
-            node.inside = dict(enumerate(items))
-            node.data = [item.data for item in items]
-        self._depth -= 1
+    def _list(self) -> list[Any]:
+        items: list[Any] = []
+        for event in self._until("SequenceEndEvent"):
+            self._inside[id(items), len(items)] = (_position(event),) * 2
+            items.append(self._value(event))
+        return items
 
-    def _mapping(self, start: Any, node: Node) -> None:
+    def _mapping(self, start: Any) -> dict[str, Any]:
+        items: dict[str, Any] = {}
         written: Any = None
         for event in self._until("MappingEndEvent"):
             key = self._key(event)
-            if key in node.keys:
-                first = Location(self._file, *node.keys[key])
+            if key in items:
+                first = Location(self._file, *self._inside[id(items), key][1])
                 message = f"key {show(key)} is given twice, first at {first}."
                 raise self._error(event, message, "Remove one of them.")
-            node.keys[key] = event.start_mark.line + 1, event.start_mark.column + 1
             written = next(self._events)
-            node.inside[key] = self._node(written)
+            self._inside[id(items), key] = _position(written), _position(event)
+            items[key] = self._value(written)
         is_empty = getattr(written, "value", None) == "" and written.implicit[0]
-        if start.flow_style and len(node.keys) == 1 and is_empty:
+        if start.flow_style and len(items) == 1 and is_empty:
             message = f"{{{key}}} is a mapping in YAML."
             raise self._error(start, message, f'Write "{{{key}}}" in quotes.')
-        node.data = {key: item.data for key, item in node.inside.items()}
+        return items
 
     def _key(self, event: Any) -> str:
         if type(event).__name__ != "ScalarEvent":
@@ -315,17 +293,12 @@ class _Reader:
 
     def _scalar(self, event: Any) -> Any:
         self._check_tag(event)
-        if event.implicit[0]:  # no quotes
-            return self._plain(event, event.value)
-        if not is_complete(event.value):
-            raise self._error(event, f"{show(event.value)} {HALF}", HALF_HINT)
-        return event.value
+        has_quotes = not event.implicit[0]
+        return event.value if has_quotes else self._plain(event, event.value)
 
     def _plain(self, event: Any, text: str) -> Any:
-        if text in _NULL:
-            return None
-        if text in _TRUE or text in _FALSE:
-            return text in _TRUE
+        if text in _WORDS:
+            return _WORDS[text]
         if len(text) > _LONGEST_NUMBER:
             if _INT.fullmatch(text) or _FLOAT.fullmatch(text):
                 raise self._error(event, "this number is too long.")
@@ -338,8 +311,7 @@ class _Reader:
             return int(text, 0)
         if _FLOAT.fullmatch(text):
             return float(text)
-        special = _SPECIAL.fullmatch(text)
-        return float(special["sign"] + special["kind"]) if special else text
+        return float(text.replace(".", "")) if _SPECIAL.fullmatch(text) else text
 
     def _check_tag(self, event: Any) -> None:
         if event.tag is not None:
@@ -347,6 +319,8 @@ class _Reader:
             raise self._error(event, f"the tag {name} is not allowed.", "Specs are plain data.")
 
     def _error(self, event: Any, message: str, hint: str | None = None) -> SpecError:
-        mark = event.start_mark
-        place = Location(self._file, mark.line + 1, mark.column + 1)
-        return SpecError(message, location=place, hint=hint)
+        return SpecError(message, location=Location(self._file, *_position(event)), hint=hint)
+
+
+def _position(event: Any) -> Position:
+    return event.start_mark.line + 1, event.start_mark.column + 1

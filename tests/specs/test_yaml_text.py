@@ -49,11 +49,12 @@ def test_words_that_yaml_versions_read_differently_are_refused(word: str) -> Non
 
 @pytest.mark.parametrize("text", [r'a: "a\uD800b"', r'"\uDE00\uD83D": 1'])
 def test_half_of_a_character_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = f"{HEAD}    args: {{}}\n    static: {{{text}}}\n"
     with pytest.raises(SpecError, match="found invalid Unicode character escape code"):
-        parse_document(text, "t.yaml")
+        parse_yaml(spec)
     monkeypatch.setattr(yaml, "__with_libyaml__", False)
     with pytest.raises(SpecError, match="a lone surrogate, which is only half of a character"):
-        parse_document(text, "t.yaml")
+        parse_yaml(spec)
 
 
 def test_every_value_and_key_has_its_place() -> None:
@@ -113,7 +114,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
 @given(st.text(alphabet="ab:- \n[]{},&*!|>'\"#%\t0123<.~?", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(SpecError):
-        assert parse_document(text, "t").root
+        assert parse_document(text, "t").file
 
 
 HEAD = 'schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: k\n    entry: "json:loads"\n'
