@@ -28,7 +28,6 @@ from pallasc.cli.main import CLOSED_PIPE, COMMANDS, INTERRUPTED, OUTPUT_LOST, ro
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.plan import STEP_KINDS, Bytes, Copy, Fill, Launch, Peers, Pointer
 from pallasc.specs.gpus import MODELS
-from pallasc.specs.loading.schema import json_schema_text
 
 DOCS = Path(__file__).resolve().parent
 NOTE = "<!-- Written by docs/generate.py: run `make docs` after a change. -->"
@@ -43,6 +42,7 @@ sys.path.insert(0, str(DOCS))
 
 import coverage_page  # noqa: E402 - modules in this folder
 import json_page  # noqa: E402
+import spec_schema  # noqa: E402
 
 
 def cli_page() -> str:
@@ -203,7 +203,7 @@ def pages() -> dict[str, str]:
         "json.md": json_page.json_page(NOTE),
         "json.schema.json": json_page.json_schema_text(),
         "coverage.md": coverage_page.coverage_page(NOTE),
-        "spec.schema.json": json_schema_text(),
+        "spec.schema.json": spec_schema.json_schema_text(),
         "plans.md": plans_page(),
         "targets.md": targets_page(),
     }

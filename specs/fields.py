@@ -1,9 +1,9 @@
-"""Building blocks of spec fields: their checks, and their JSON schema.
+"""Building blocks of spec fields: the checks of their values.
 
-A `Kind` defines both the values that a loader accepts and their JSON schema, so that editors and
-the loader agree. The YAML and Python loaders share these definitions. msgspec checks scalars and
-generates their schema. This module checks lists, mappings, and trees, because errors need
-positions. The kinds of entry points, data, and parameters are at the end.
+The YAML and Python loaders share these definitions. `docs/spec_schema.py` generates the JSON schema
+of specs from the `form` of each `Kind`, so that editors and the loader agree. msgspec checks
+scalars. This module checks lists, mappings, and trees, because errors need positions. The kinds of
+entry points, data, and parameters are at the end.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from pallasc.specs.arrays import is_template, parse_template
 from pallasc.specs.canonical import NAME, typed
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
 from pallasc.specs.user_files import check_entry, parse_entry
-
-Schema = dict[str, object]
-"""A fragment of a JSON schema."""
 
 PathParts = tuple[str | int, ...]
 """Keys and indices from the root of a document to a value."""
@@ -116,13 +113,12 @@ class Kind(NamedTuple):
 
     Attributes:
         read: checks and normalizes a value, or raises `SpecError`.
-        schema: the JSON schema of the values that `read` accepts.
-        definition: the definition that `schema` refers to, if it refers to one.
+        form: the values that `read` accepts, for `docs/spec_schema.py`: the name of a form, and its
+            data.
     """
 
     read: Callable[[Any, Place], Any]
-    schema: Schema
-    definition: Schema | None = None
+    form: tuple[Any, ...]
 
     def checked(self, check: Callable[[Any, Place], Any]) -> Kind:
         """Return this kind with a further check, which returns the value to use.
@@ -159,7 +155,7 @@ def leaf(type_: Any, what: str, hint: str | None = None, known: Iterable[str] = 
         type_: the type.
         what: its name in messages.
         hint: what to write instead of a wrong value.
-        known: values that the schema lists for completion in editors.
+        known: values that the JSON schema lists for completion in editors.
     """
 
     def read(value: Any, at: Place) -> Any:
@@ -174,8 +170,7 @@ def leaf(type_: Any, what: str, hint: str | None = None, known: Iterable[str] = 
             )
         return value
 
-    schema = msgspec.json.schema(type_)
-    return Kind(read, {"anyOf": [{"enum": list(known)}, schema]} if known else schema)
+    return Kind(read, ("leaf", type_, known))
 
 
 def text(
@@ -213,7 +208,7 @@ def filled(kind: Kind) -> Kind:
             return value
         return kind.read(value, at)
 
-    return Kind(read, {"anyOf": [kind.schema, {"type": "string", "pattern": r"\{[^{}]+\}"}]})
+    return Kind(read, ("filled", kind))
 
 
 def list_of(item: Kind, what: str, minimum: int = 1, *, repeats: bool = False) -> Kind:
@@ -233,16 +228,14 @@ def list_of(item: Kind, what: str, minimum: int = 1, *, repeats: bool = False) -
                 raise place.error(f"{show(each)} is in the list twice.", "Remove one of them.")
         return items
 
-    schema: Schema = {"type": "array", "items": item.schema, "uniqueItems": not repeats}
-    return Kind(read, {**schema, "minItems": minimum} if minimum else schema)
+    return Kind(read, ("list", item, minimum, repeats))
 
 
 def by_type(kinds: Mapping[type, Kind]) -> Kind:
     """Return the kind of values of several types; the last one rejects other types."""
     *_, last = kinds.values()
     return Kind(
-        lambda value, at: kinds.get(type(value), last).read(value, at),
-        {"anyOf": [kind.schema for kind in kinds.values()]},
+        lambda value, at: kinds.get(type(value), last).read(value, at), ("any", *kinds.values())
     )
 
 
@@ -280,18 +273,7 @@ def map_of(
             name: own.get(name, item).read(each, at.child(name)) for name, each in value.items()
         }
 
-    schema: Schema = {
-        "type": "object",
-        "propertyNames": {"anyOf": [{"enum": [*own]}, key.schema]} if own else key.schema,
-        "additionalProperties": item.schema,
-        **({"properties": _properties(special)} if own else {}),
-        **({"minProperties": minimum} if minimum else {}),
-    }
-    return Kind(read, schema)
-
-
-def _properties(fields: Iterable[Field]) -> Schema:
-    return {field.name: {"description": field.doc, **field.kind.schema} for field in fields}
+    return Kind(read, ("map", key, item, minimum, special))
 
 
 def record(
@@ -312,12 +294,7 @@ def record(
                 raise at.error(f"{what} {name!r} is missing.", table[name].doc)
         return {key: table[key].kind.read(item, at.child(key)) for key, item in value.items()}
 
-    schema: Schema = {
-        "type": "object",
-        "properties": _properties(table.values()),
-        "additionalProperties": False,
-    }
-    return Kind(read, {**schema, "required": required} if required else schema)
+    return Kind(read, ("record", *table.values()))
 
 
 NODES = ("$call", "$ref")
@@ -353,24 +330,15 @@ ENTRY = text(
 
 
 def tree(
-    name: str,
-    doc: str,
-    item: Kind,
-    entry: Kind = ENTRY,
-    nodes: tuple[str, ...] = NODES,
-    in_call: Kind | None = None,
-    own: Mapping[str, Kind] | None = None,
+    item: Kind, entry: Kind = ENTRY, nodes: tuple[str, ...] = NODES, in_call: Kind | None = None
 ) -> Kind:
     """Return the kind of lists and mappings; a mapping with a `$` key is a call or reference.
 
     Args:
-        name: name of the definition in the JSON schema.
-        doc: its description.
         item: kind of the values that are neither lists nor mappings.
         entry: kind of the entry point of a node.
         nodes: the keys of nodes.
         in_call: the kind of the arguments of a `$call`, if it differs.
-        own: further keys of mappings in the schema.
     """
 
     def read(value: Any, at: Place) -> Any:
@@ -393,28 +361,10 @@ def tree(
             for key, each in value.items()
         }
 
-    items: Schema = {"$ref": f"#/$defs/{name}"}
-    arrays: Schema = {"type": "array", "items": items}
-    further = {key: kind.schema for key, kind in (own or {}).items()}
-    keys = {key: entry.schema if key in NODES else arrays for key in nodes} | further
-    names = "".join(rf"\{key}$|" for key in keys)
-    mapping: Schema = {
-        "type": "object",
-        "properties": keys,
-        "propertyNames": {"pattern": rf"^({names}(?!\$))"},
-        "if": {"required": ["$call"]},
-        "then": {"additionalProperties": in_call.schema if in_call else items},
-        "else": {"additionalProperties": items},
-        "dependentSchemas": {
-            key: {"maxProperties": 1 + len(further)} for key in ("$ref", "$tuple") if key in nodes
-        },
-    }
-    return Kind(read, items, {"description": doc, "anyOf": [item.schema, arrays, mapping]})
+    return Kind(read, ("tree", item, entry, nodes, in_call))
 
 
-DATA = tree(
-    "value", "A value of a parameter; $name names a mapping.", SCALAR, own={NAME: VALUE_NAME}
-)
+DATA = tree(SCALAR)
 
 
 def _value(value: Any, at: Place) -> Any:

@@ -375,11 +375,15 @@ def rule_pattern(field: str) -> str:
     return rf"\s*({order}\s*baseline|({sign})\s*{amount})\s*"
 
 
-def parse_rule(text: str, field: str) -> Rule | None:
-    """Parse a rule for a field of `Resources`; return None if the text is not one."""
+def parse_rule(text: str, field: str) -> Rule:
+    """Parse a rule for a field of `Resources`.
+
+    Raises:
+        ValueError: the text is not one.
+    """
     match = re.fullmatch(rule_pattern(field), text)
     if match is None:
-        return None
+        raise ValueError(f"{text!r} is not a rule for {field}")
     _, sign, whole, percent, part = match.groups(default="")
     if not sign:
         return Rule(f"{text.strip()[:2]} baseline", 0, percent=False)
@@ -485,8 +489,7 @@ def _bound(limit: int | str | None, field: str, before: int | None) -> int | Non
     """Return a limit as a number, None if the baseline of a rule is unknown."""
     if limit is None or isinstance(limit, int):
         return limit
-    rule = parse_rule(limit, field)
-    return None if rule is None or before is None else rule.limit(before)
+    return None if before is None else parse_rule(limit, field).limit(before)
 
 
 def _worst(artifact: Artifact, field: str) -> tuple[str, int | None]:

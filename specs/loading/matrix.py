@@ -448,7 +448,7 @@ class _FileRow(NamedTuple):
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 _WHOLE_NUMBER = re.compile(r"0|-?[1-9][0-9]{0,17}")
-_DATA = tree("value", "", SCALAR, nodes=())
+_DATA = tree(SCALAR, nodes=())
 """A value in a row, in which nothing is a node."""
 
 

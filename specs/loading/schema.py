@@ -1,22 +1,22 @@
 """The schema of spec files: every field of a kernel and of a file, for YAML and the decorator.
 
-The JSON schema is generated from the same tables, for editors to complete and check specs. Errors
-that involve two places (an unknown parameter, a duplicate variant) are found only by the loader.
+`docs/spec_schema.py` generates the JSON schema from the same tables, for editors to complete and
+check specs. Errors that involve two places (an unknown parameter, a duplicate variant) are found
+only by the loader.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any, Literal
 
-from pallasc.specs.arrays import ALIASES, DTYPES, looks_like_array, parse_array, parse_template
-from pallasc.specs.artifacts.artifact import parse_rule, rule_pattern, rules_for
+from pallasc.specs.arrays import looks_like_array, parse_array, parse_template
+from pallasc.specs.artifacts.artifact import Resources, parse_rule, rule_pattern, rules_for
+from pallasc.specs.canonical import Natural
 from pallasc.specs.fields import (
-    DATA,
     ENTRY,
     IDENTIFIER,
     PARAMETER,
@@ -26,7 +26,6 @@ from pallasc.specs.fields import (
     Field,
     Kind,
     Place,
-    Schema,
     by_type,
     expected,
     filled,
@@ -53,23 +52,21 @@ def table_of(spec_file: str) -> str:
 
 def _limit(field: str) -> Kind:
     """Return the kind of limits for a field of `Resources`: a number, or a normalized rule."""
-    pattern = f"^{rule_pattern(field)}$"
-
-    def read(value: object, at: Place) -> int | str:
-        rule = parse_rule(value, field) if isinstance(value, str) else None
-        if rule is not None:
-            return rule.text
-        if type(value) is int and value >= 0:
-            return value
-        examples = ", ".join(f'"{each}"' for each in rules_for(field))
-        hint = f"Write a number, or a rule in quotes, like {examples}."
-        raise expected("a whole number or a rule relative to a baseline", value, at, hint)
-
-    return Kind(read, {"anyOf": [number().schema, {"type": "string", "pattern": pattern}]})
+    what = "a whole number or a rule relative to a baseline"
+    examples = ", ".join(f'"{each}"' for each in rules_for(field))
+    hint = f"Write a number, or a rule in quotes, like {examples}."
+    rule = text(what, rule_pattern(field), hint)
+    return by_type(
+        {
+            int: leaf(Natural, what, hint),
+            str: rule.checked(lambda own, at: parse_rule(own, field).text),
+        }
+    )
 
 
+LIMITS = {name: _limit(name) for name in Resources._fields}
 BUDGET_FIELDS = tuple(
-    Field(name, filled(_limit(name)), doc)
+    Field(name, filled(LIMITS[name]), doc)
     for name, doc in (
         ("registers", "Registers of a thread."),
         ("spill_bytes", "Bytes of spill stores and spill loads of a thread together."),
@@ -79,12 +76,9 @@ BUDGET_FIELDS = tuple(
         ("cubin_bytes", "Size of all cubins of a variant."),
     )
 )
-LIMITS = {field.name: _limit(field.name) for field in BUDGET_FIELDS}
 
 
-_BRACES = r"\{[^{}]+\}"
-_PARAMETER = re.compile(_BRACES)
-_LAYOUT = r"(\{\s*[0-9]+\s*(,\s*[0-9]+\s*)*\})?"
+_PARAMETER = re.compile(r"\{[^{}]+\}")
 
 SCHEMA_VERSION = 1
 """Version of spec files that this release reads. 1 is the first."""
@@ -111,35 +105,10 @@ def _array_or_static(value: object, at: Place) -> Any:
     return _STATIC_VALUE.read(value, at)
 
 
-def _array_schema() -> Schema:
-    dtypes = "|".join(sorted([*DTYPES, *ALIASES], key=lambda name: (-len(name), name)))
-    dimension = rf"\s*(0|[1-9][0-9]*|{_BRACES})\s*"
-    array = rf"\s*({dtypes}|{_BRACES})\s*\[(\s*|{dimension}(,{dimension})*)\]{_LAYOUT}\s*"
-    return {"type": ["string", "null"], "pattern": f"^({array}|{_BRACES})$"}
-
-
 _STATIC_VALUE = filled(SCALAR)
-STATIC = tree(
-    "static",
-    "Plain data; $call builds a value, $ref takes an attribute.",
-    _STATIC_VALUE,
-    filled(ENTRY),
-)
-_IN_CALL = tree(
-    "argument",
-    "Arrays, or plain data, in the arguments of $call.",
-    Kind(_array_or_static, SCALAR.schema),
-    filled(ENTRY),
-    ("$call", "$ref", "$tuple"),
-)
-ARRAYS = tree(
-    "array",
-    'An array, "bf16[{m}, 4096]"; null; lists and mappings of them; $call.',
-    Kind(_array, _array_schema()),
-    filled(ENTRY),
-    ("$call", "$tuple"),
-    _IN_CALL,
-)
+STATIC = tree(_STATIC_VALUE, filled(ENTRY))
+IN_CALL = tree(Kind(_array_or_static, SCALAR.form), filled(ENTRY), ("$call", "$ref", "$tuple"))
+ARRAYS = tree(Kind(_array, ("array",)), filled(ENTRY), ("$call", "$tuple"), IN_CALL)
 _ARGUMENT = text("the name of an argument", r"[^\W\d]\w*", "Arguments are passed by these names.")
 ARGS = by_type(
     {
@@ -388,7 +357,7 @@ MODELS_KIND = map_of(MODEL_NAME, record(MODEL_FIELDS), "models")
 
 def _item(what: str, kind: Kind) -> Kind:
     """Return the kind of records that are read later, when the defaults are known."""
-    return leaf(dict, f"a {what}", "Begin it with '- name:'.")._replace(schema=kind.schema)
+    return leaf(dict, f"a {what}", "Begin it with '- name:'.")._replace(form=kind.form)
 
 
 _VERSION = leaf(
@@ -420,25 +389,3 @@ FILE = record(FILE_FIELDS)
 def is_parameter(text: str) -> bool:
     """Return True if the text is a single pair of braces: a parameter that gives an array."""
     return _PARAMETER.fullmatch(text) is not None
-
-
-def json_schema() -> Schema:
-    """Return the schema of spec files, draft 2020-12."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "pallasc spec",
-        "description": "Kernels that pallasc compiles ahead of time.",
-        **FILE.schema,
-        "anyOf": [{"required": ["kernels"]}, {"required": ["programs"]}],
-        "$defs": {
-            "array": ARRAYS.definition,
-            "argument": _IN_CALL.definition,
-            "static": STATIC.definition,
-            "value": DATA.definition,
-        },
-    }
-
-
-def json_schema_text() -> str:
-    """Return the schema as the text of `docs/spec.schema.json`."""
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"

@@ -7,6 +7,7 @@ on two places, on the file system or on what is installed, which a JSON schema c
 """
 
 import re
+import runpy
 import shutil
 from importlib import resources
 from pathlib import Path
@@ -18,9 +19,10 @@ import yaml
 
 from pallasc.errors import SpecError
 from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.schema import FILE_FIELDS, KERNEL_FIELDS, json_schema, json_schema_text
+from pallasc.specs.loading.schema import FILE_FIELDS, KERNEL_FIELDS
 from pallasc.specs.loading.yaml_loader import load_specs
 
+ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent / "wrong"
 HEAD = """\
 schema: 1
@@ -52,7 +54,9 @@ def _cases() -> list[Case]:
 
 
 CASES = _cases()
-VALIDATOR = jsonschema.Draft202012Validator(json_schema())
+MAKER = runpy.run_path(str(ROOT / "docs" / "spec_schema.py"))
+SCHEMA = MAKER["json_schema"]()
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 @pytest.fixture(scope="module")
@@ -81,22 +85,18 @@ def test_the_schema_refuses_what_the_loader_refuses(case: Case) -> None:
     assert bool(errors) is (case.remark != "(loader only)"), errors
 
 
-ROOT = Path(__file__).parents[2]
-
-
 def errors(data: Any) -> list[str]:
     return [error.message for error in VALIDATOR.iter_errors(data)]
 
 
 def test_the_file_in_docs_is_fresh_and_is_a_schema() -> None:
-    assert (ROOT / "docs/spec.schema.json").read_text("utf-8") == json_schema_text()
-    jsonschema.Draft202012Validator.check_schema(json_schema())
+    assert (ROOT / "docs/spec.schema.json").read_text("utf-8") == MAKER["json_schema_text"]()
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
 def test_every_field_is_in_the_schema_with_its_meaning() -> None:
-    schema = json_schema()
-    kernels = schema["properties"]["kernels"]["items"]["properties"]
-    assert list(schema["properties"]) == [field.name for field in FILE_FIELDS]
+    kernels = SCHEMA["properties"]["kernels"]["items"]["properties"]
+    assert list(SCHEMA["properties"]) == [field.name for field in FILE_FIELDS]
     assert list(kernels) == [field.name for field in KERNEL_FIELDS]
     assert all(kernels[field.name]["description"] == field.doc for field in KERNEL_FIELDS)
 
