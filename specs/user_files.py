@@ -151,7 +151,8 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
         files: relative path and content of each file, written as they are yielded.
 
     Raises:
-        SpecError: the folder has other content, which is kept, or it cannot be written.
+        SpecError: the folder has other content, which is kept, or it cannot be written; if its old
+            content is elsewhere then, the message has the path.
     """
     import shutil  # slow to import
 
@@ -171,7 +172,9 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
         made.rename(place)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        raise SpecError(f"{folder} cannot be written: {error.strerror}.", hint=_HINT) from error
+        kept = f" Its old content is in {old}." if old.exists() else ""
+        message = f"{folder} cannot be written: {error.strerror}.{kept}"
+        raise SpecError(message, hint=_HINT) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 

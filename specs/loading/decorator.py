@@ -7,9 +7,11 @@ The decorator returns the function unchanged. The decorator and the call declare
 from __future__ import annotations
 
 import inspect
+import linecache
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 from typing import Any, Required, TypedDict, TypeVar, Unpack
@@ -200,7 +202,7 @@ def _register(
 
 
 def _collected(frame: FrameType | None) -> tuple[_Collection, Location] | None:
-    """Return the file that is being collected, and the line in it that the call came from.
+    """Return the file that is being collected, and the position in it that the call came from.
 
     The call may pass through functions in any file. If it passes through the import of another
     module, the result is None, as if no file were being collected.
@@ -208,11 +210,20 @@ def _collected(frame: FrameType | None) -> tuple[_Collection, Location] | None:
     collection = _collections[-1] if _collections else None
     while collection is not None and frame is not None:
         if Path(frame.f_code.co_filename).resolve() == collection.file:
-            return collection, Location(collection.shown, frame.f_lineno)
+            return collection, _location(frame, collection.shown)
         if frame.f_code.co_name == "<module>":
             return None
         frame = frame.f_back
     return None
+
+
+def _location(frame: FrameType, shown: str) -> Location:
+    """Return the position of the call in a frame; Python counts columns in UTF-8 bytes, from 0."""
+    code, line = frame.f_code, frame.f_lineno
+    _, _, start, _ = next(islice(code.co_positions(), frame.f_lasti // 2, None))
+    linecache.checkcache(code.co_filename)
+    text = linecache.getline(code.co_filename, line).encode()
+    return Location(shown, line, 0 if start is None else len(text[:start].decode()) + 1)
 
 
 def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:

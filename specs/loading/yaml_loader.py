@@ -295,7 +295,8 @@ def _checked(path: Path) -> Path:
             hint="Name the specs, which find their tables themselves.",
         )
     if path.suffix not in (*_YAML_SUFFIXES, ".py"):
-        raise SpecError(f"{path}: not a spec file.", hint="Specs are *.yaml, *.yml or *.py files.")
+        hint = "Specs are *.yaml, *.yml or *.py files; pallasc bundle create makes bundles of them."
+        raise SpecError(f"{path}: not a spec file.", hint=hint)
     check_regular(str(path))
     return path
 

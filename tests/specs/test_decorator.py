@@ -83,7 +83,7 @@ def test_python_and_yaml_give_the_same_variants(folder: Path) -> None:
         assert (own.reference, own.base_dir) == (other.reference, other.base_dir)
         assert own.vmap == other.vmap == "doubles"
     (spec,) = collect_python("kernels.py")
-    assert str(spec.location) == str(spec.where("args", "x")) == "kernels.py:15"
+    assert str(spec.location) == str(spec.where("args", "x")) == "kernels.py:15:2"
 
 
 def test_an_ordinary_import_declares_and_checks_nothing(folder: Path) -> None:
@@ -109,59 +109,59 @@ HEAD = "from pallasc.specs.loading.decorator import Ref, declare, kernel\n"
     [
         (
             '@kernel(args={"x": "bf61[8]"})\ndef f(x): ...\n',
-            "s.py:2: f.args.x: unknown dtype 'bf61'.\n  Did you mean 'bf16'?",
+            "s.py:2:2: f.args.x: unknown dtype 'bf61'.\n  Did you mean 'bf16'?",
         ),
         (
             '@kernel(args={}, static={"d": float})\ndef f(x): ...\n',
-            "s.py:2: f.static.d: a type object float is not plain data.\n"
+            "s.py:2:2: f.static.d: a type object float is not plain data.\n"
             '  Write Call("package.module:function", …) or Ref("package.module:attribute").',
         ),
         (
             'import numpy\n@kernel(args={}, static={"s": numpy.float32(2)})\ndef f(x): ...\n',
-            "s.py:3: f.static.s: a float32 object is not plain data.\n"
+            "s.py:3:2: f.static.s: a float32 object is not plain data.\n"
             '  Write an array as text, like "f32[4096]"; convert other values with .tolist().',
         ),
         (
             'import numpy\n@kernel(args={"x": numpy.zeros(8)})\ndef f(x): ...\n',
-            "s.py:3: f.args.x: a ndarray object is not plain data.\n"
+            "s.py:3:2: f.args.x: a ndarray object is not plain data.\n"
             '  Write an array as text, like "f32[4096]"; convert other values with .tolist().',
         ),
         (
             '@kernel(args={}, matrix={"m": {1, 2}})\ndef f(x): ...\n',
-            "s.py:2: f.matrix.m: a set object is not plain data.\n"
+            "s.py:2:2: f.matrix.m: a set object is not plain data.\n"
             '  Write Call("package.module:function", …) or Ref("package.module:attribute").',
         ),
         (
             '@kernel(args={}, targets="sm_90a")\ndef f(x): ...\n',
-            "s.py:2: f.targets: expected a list of targets, got 'sm_90a'.\n  Write [\"sm_90a\"].",
+            "s.py:2:2: f.targets: expected a list of targets, got 'sm_90a'.\n  Write [\"sm_90a\"].",
         ),
         (
             '@kernel(args={}, static={"d": {1: 2}})\ndef f(x): ...\n',
-            "s.py:2: f.static.d: a key must be text, got 1.",
+            "s.py:2:2: f.static.d: a key must be text, got 1.",
         ),
         (
             '@kernel(args={}, static={"d": Ref("json:lods")})\ndef f(x): ...\n',
-            "s.py:2: f.static.d.$ref: 'json' has no 'lods'.\n  Did you mean 'loads'?",
+            "s.py:2:2: f.static.d.$ref: 'json' has no 'lods'.\n  Did you mean 'loads'?",
         ),
         (
             "def outer():\n    @kernel(args={})\n    def f(x): ...\nouter()\n",
-            "s.py:3: a function object outer.<locals>.f has no name that a worker process can "
+            "s.py:3:6: a function object outer.<locals>.f has no name that a worker process can "
             "import it by.\n  Define it with def at the top level of a file.",
         ),
         (
             "class C:\n    def m(self, x): ...\nkernel(args={}, reference=C().m)(C)\n",
-            "s.py:4: C.reference: a method object C.m has no name that a worker process can "
+            "s.py:4:1: C.reference: a method object C.m has no name that a worker process can "
             "import it by.\n  Define it with def at the top level of a file.",
         ),
         (
             "import functools\ndef f(x): ...\n@functools.wraps(f)\ndef g(x): ...\n"
             "kernel(args={}, reference=g)(f)\n",
-            "s.py:6: f.reference: a function object f has no name that a worker "
+            "s.py:6:1: f.reference: a function object f has no name that a worker "
             "process can import it by.\n  Define it with def at the top level of a file.",
         ),
         (
             '@kernel(args={}, targets=["sm_90"])\ndef f(x): ...\n',
-            "s.py:2: unknown target 'sm_90'.\n  Did you mean 'sm_90a'?",
+            "s.py:2:2: unknown target 'sm_90'.\n  Did you mean 'sm_90a'?",
         ),
         ("x = 1\n\ny = 1 / 0\n", "s.py:4: ZeroDivisionError: division by zero"),
         ("raise SystemExit(0)\n", "s.py:2: SystemExit: 0"),
@@ -174,16 +174,16 @@ HEAD = "from pallasc.specs.loading.decorator import Ref, declare, kernel\n"
         ),
         (
             'declare(entry="json:loads", argz=[])',
-            "s.py:2: loads: unknown field 'argz'.\n  Did you mean 'args'?",
+            "s.py:2:1: loads: unknown field 'argz'.\n  Did you mean 'args'?",
         ),
         (
             'declare(entry="kernels.py", args=[])',
-            "s.py:2: kernels.py.entry: expected an entry point, got 'kernels.py'.\n"
+            "s.py:2:1: kernels.py.entry: expected an entry point, got 'kernels.py'.\n"
             "  Write package.module:function, or file.py:function.",
         ),
     ],
 )
-def test_a_mistake_names_file_and_line(source: str, text: str, folder: Path) -> None:
+def test_a_mistake_names_file_line_and_column(source: str, text: str, folder: Path) -> None:
     (folder / "s.py").write_text(HEAD + source)
     with pytest.raises(SpecError) as caught:
         collect_python("s.py")
@@ -191,13 +191,14 @@ def test_a_mistake_names_file_and_line(source: str, text: str, folder: Path) -> 
 
 
 def test_other_mistakes_have_a_place_too(folder: Path) -> None:
-    for call in (
-        "@kernel(argz={})\ndef f(x): ...",
-        'declare(entry="json:loads")',
-        "declare(args=[])",
+    for call, place in (
+        ("@kernel(argz={})\ndef f(x): ...", "2:2"),
+        ('declare(entry="json:loads")', "2:1"),
+        ('name = "gül"; declare(entry="json:loads", name=name)', "2:15"),
+        ("declare(args=[])", "2"),
     ):
         (folder / "s.py").write_text(f"{HEAD}{call}\n")
-        with pytest.raises(SpecError, match=r"^s\.py:2: "):
+        with pytest.raises(SpecError, match=rf"^s\.py:{place}: "):
             collect_python("s.py")
     with pytest.raises(SpecError, match=r"nothing\.py: there is no such file"):
         collect_python("nothing.py")
@@ -236,9 +237,9 @@ def test_functions_of_other_files_are_declared_by_a_call(folder: Path) -> None:
             sys.modules.pop(name, None)
     # What another module declares while it is imported is that module's own.
     assert [(spec.name, spec.entry, str(spec.location)) for spec in specs] == [
-        ("double64", "kernels.py:fast", "declares.py:6"),
-        ("double128", "kernels.py:fast", "declares.py:6"),
-        ("loads", "json:loads", "declares.py:8"),
-        ("floor", "math:floor", "declares.py:9"),
-        ("fast", "kernels:fast", "declares.py:10"),
+        ("double64", "kernels.py:fast", "declares.py:6:5"),
+        ("double128", "kernels.py:fast", "declares.py:6:5"),
+        ("loads", "json:loads", "declares.py:8:5"),
+        ("floor", "math:floor", "declares.py:9:1"),
+        ("fast", "kernels:fast", "declares.py:10:1"),
     ]

@@ -77,3 +77,23 @@ def test_what_fails_midway_leaves_the_old_folder(tmp_path: Path) -> None:
         replace_folder(folder, failing())
     assert _content(folder) == dict(FILES)
     assert [*folder.parent.iterdir()] == [folder]
+
+
+def test_a_folder_that_cannot_be_put_in_place_names_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "made"
+    replace_folder(folder, FILES)
+    rename = Path.rename
+
+    def failing(self: Path, target: Path) -> Path:
+        if target == folder:
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(SpecError) as caught:
+        replace_folder(folder, [("c.txt", b"c")])
+    (old,) = tmp_path.iterdir()
+    assert f"Device or resource busy. Its old content is in {old}." in str(caught.value)
+    assert _content(old) == dict(FILES)

@@ -148,7 +148,11 @@ def test_two_files_may_not_give_one_variant(
             "empty: no spec files (*.yaml, *.yml, or *.py that declares kernels) in this folder."
             "\n  Subfolders are not searched. pallasc init writes an example.",
         ),
-        ("notes.txt", "notes.txt: not a spec file.\n  Specs are *.yaml, *.yml or *.py files."),
+        (
+            "notes.txt",
+            "notes.txt: not a spec file.\n"
+            "  Specs are *.yaml, *.yml or *.py files; pallasc bundle create makes bundles of them.",
+        ),
         ("code.py", "code.py: a Python spec file cannot be read here.\n  Use YAML."),
     ],
 )

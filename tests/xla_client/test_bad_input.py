@@ -54,7 +54,7 @@ def test_a_program_in_python_is_that_of_yaml(filled: Folder, tmp_path: Path) -> 
 IDENTITY = "@jax.jit\ndef program(x):\n    return x + 1\n"
 MACHINES = {
     "jax": ("0.1.2", "its machine file was written with jax 0.1.2", 4),
-    "schema": (2, "Invalid enum value 2 - at `$.schema`", 2),
+    "schema": (2, "has schema 2, and this pallasc reads schema 1", 2),
     "fingerprint": ("0" * 16, "is not the one that was recorded", 4),
 }
 """Fields of a machine file: a value, the message, and the exit code."""
