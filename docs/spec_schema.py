@@ -11,7 +11,7 @@ import msgspec
 from pallasc.specs.arrays import ALIASES, DTYPES
 from pallasc.specs.canonical import NAME
 from pallasc.specs.fields import DATA, NODES, VALUE_NAME, Field, Kind
-from pallasc.specs.loading.schema import ARRAYS, FILE, IN_CALL, STATIC
+from pallasc.specs.loading.schema import ARRAYS, FILE, IN_CALL, KERNEL_FIELDS, PROGRAM, STATIC
 
 Schema = dict[str, Any]
 """A fragment of a JSON schema."""
@@ -33,11 +33,16 @@ _LAYOUT = r"(\{\s*[0-9]+\s*(,\s*[0-9]+\s*)*\})?"
 
 def json_schema() -> Schema:
     """Return the schema of spec files."""
+    file = _schema(FILE)
+    # The loader reads these later. Fields of a kernel may be in the defaults.
+    kernel = [field._replace(required=field.name == "name") for field in KERNEL_FIELDS]
+    file["properties"]["kernels"]["items"] = _record(*kernel)
+    file["properties"]["programs"]["items"] = _schema(PROGRAM)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "pallasc spec",
         "description": "Kernels that pallasc compiles ahead of time.",
-        **_schema(FILE),
+        **file,
         "anyOf": [{"required": ["kernels"]}, {"required": ["programs"]}],
         "$defs": {name: _definition(name, *kind.form[1:]) for name, (kind, _) in _TREES.items()},
     }

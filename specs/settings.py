@@ -25,12 +25,14 @@ from typing import Any, NamedTuple
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import FLAG, Field, Locate, PathParts, Place, choice, record, text
 from pallasc.specs.spelling import show
+from pallasc.specs.user_files import read_regular
 
 SALT = "PALLASC_CACHE_SALT"
 """The environment variable of the salt, and its label in keys."""
 
 FILE = "pyproject.toml"
 _TABLE = ("tool", "pallasc")
+_MOST_BYTES = 8 << 20
 _LONGEST_SALT = 200
 _SALT_TEXT = f"a line of at most {_LONGEST_SALT} printable ASCII characters"
 _SALT_PATTERN = rf"[ -~]{{1,{_LONGEST_SALT}}}"
@@ -120,10 +122,7 @@ def read_project(file: str, shown: str = "") -> ProjectTable | None:
     Raises:
         SpecError: the file cannot be read, or is not TOML.
     """
-    try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise SpecError(f"{shown or file} cannot be read: {error.strerror}.") from error
+    data = read_regular(file, most_bytes=_MOST_BYTES)
     return _parsed(data, shown or file) if b"pallasc" in data else None
 
 

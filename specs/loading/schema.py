@@ -316,18 +316,13 @@ _OWN_FIELDS = (
         "Explicit axes of the mesh, as jax.make_mesh makes them by default.",
     ),
 )
-_PROGRAM_NAMES = (
-    "name", "entry", "args", "static", "matrix", "include", "exclude", "files", "env", "mesh",
-)  # fmt: skip
-PROGRAM_FIELDS = (*(field for field in KERNEL_FIELDS if field.name in _PROGRAM_NAMES), *_OWN_FIELDS)
+_NOT_IN_PROGRAMS = ("tune", "targets", "reference", "tolerance", "budget", "check", "vmap")
+PROGRAM_FIELDS = (*(own for own in KERNEL_FIELDS if own.name not in _NOT_IN_PROGRAMS), *_OWN_FIELDS)
 """Every field of a program, in the order of the reference."""
 
 PROGRAM = record(PROGRAM_FIELDS)
 
 KERNEL = record(KERNEL_FIELDS)
-PARTIAL_KERNEL = record(field._replace(required=field.name == "name") for field in KERNEL_FIELDS)
-"""A kernel whose missing fields may be in the defaults."""
-
 DEFAULTS = record(
     (
         field._replace(required=False)
@@ -355,9 +350,9 @@ MODEL_NAME = text("the name of a model", r"(?!sm_)[A-Za-z0-9][A-Za-z0-9._-]*")
 MODELS_KIND = map_of(MODEL_NAME, record(MODEL_FIELDS), "models")
 
 
-def _item(what: str, kind: Kind) -> Kind:
-    """Return the kind of records that are read later, when the defaults are known."""
-    return leaf(dict, f"a {what}", "Begin it with '- name:'.")._replace(form=kind.form)
+def _items(what: str) -> Kind:
+    """Return the kind of lists of records that are read later, when the defaults are known."""
+    return list_of(leaf(dict, f"a {what}", "Begin it with '- name:'."), f"{what}s", repeats=True)
 
 
 _VERSION = leaf(
@@ -371,16 +366,8 @@ FILE_FIELDS = (
     Field("targets", _TARGETS, "Targets of every kernel that names none."),
     Field("defaults", DEFAULTS, "Fields of every kernel that does not give them."),
     Field("models", MODELS_KIND, "Models of GPU that are not built in."),
-    Field(
-        "kernels",
-        list_of(_item("kernel", PARTIAL_KERNEL), "kernels", repeats=True),
-        KERNELS_DOC,
-    ),
-    Field(
-        "programs",
-        list_of(_item("program", PROGRAM), "programs", repeats=True),
-        "A list of programs, each beginning with '- name: …'.",
-    ),
+    Field("kernels", _items("kernel"), KERNELS_DOC),
+    Field("programs", _items("program"), "A list of programs, each beginning with '- name: …'."),
     Field(*MACHINES_FIELD[:2], "Machines of every program that names none."),
 )
 FILE = record(FILE_FIELDS)

@@ -20,6 +20,7 @@ import ast
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ from pallasc.specs.loading.schema import (
     VARIABLES_KIND,
     table_of,
 )
-from pallasc.specs.loading.yaml_text import Document, parse_document, read_document
+from pallasc.specs.loading.yaml_text import MOST_BYTES, Document, parse_document, read_document
 from pallasc.specs.settings import project_table
 from pallasc.specs.spec import Program, Spec, read_machine
 from pallasc.specs.spelling import nearest, show, suggestion
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
 _PROJECT_KEY = "env"
 
 _YAML_SUFFIXES = (".yaml", ".yml")
-_MOST_BYTES = 8 << 20
 _DECLARING = ("declare", "kernel", "program")
 
 PythonCollector = Callable[[str], list[Spec]]
@@ -68,13 +68,15 @@ def load_specs(
 ) -> list[Spec]:
     """Load all specs in these files and folders, in the given order.
 
+    Each spec gets the environment variables that its project declares.
+
     Args:
         paths: YAML files, Python spec files, and folders of both (`spec_files`).
         collect_python: executes Python spec files; without it, they are rejected.
 
     Raises:
-        SpecError: a file is missing or malformed, a folder has no specs, or `vmap` names an unknown
-            kernel.
+        SpecError: a file is missing or malformed, a folder has no specs, `vmap` names an unknown
+            kernel, or a project lists something other than names of environment variables.
     """
     specs: list[Spec] = []
     for file in spec_files(paths):
@@ -85,7 +87,8 @@ def load_specs(
         else:
             raise SpecError(f"{file}: a Python spec file cannot be read here.", hint="Use YAML.")
     _check_batch_names(specs)
-    return _with_project(specs)
+    declared = cache(project_env)
+    return [replace(spec, env=(*spec.env, *declared(spec.base_dir))) for spec in specs]
 
 
 def load_yaml(file: str | Path) -> list[Spec]:
@@ -154,19 +157,6 @@ def _check_batch_names(specs: Sequence[Spec]) -> None:
                 location=spec.where("vmap"),
                 hint=suggestion(spec.vmap, names, otherwise="Kernels"),
             )
-
-
-def _with_project(specs: Sequence[Spec]) -> list[Spec]:
-    """Add to each spec the environment variables that its project declares.
-
-    Raises:
-        SpecError: a project lists something other than names of variables.
-    """
-    declared = {folder: project_env(folder) for folder in {spec.base_dir for spec in specs}}
-    return [
-        replace(spec, env=(*spec.env, *names)) if (names := declared[spec.base_dir]) else spec
-        for spec in specs
-    ]
 
 
 def project_env(folder: str) -> tuple[str, ...]:
@@ -324,7 +314,7 @@ def _declares_kernels(file: Path) -> bool:
     reports the errors.
     """
     try:
-        content = read_regular(str(file), most_bytes=_MOST_BYTES)
+        content = read_regular(str(file), most_bytes=MOST_BYTES)
     except SpecError:
         return False
     if b"pallasc" not in content:
