@@ -152,7 +152,7 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
 
     Raises:
         SpecError: the folder has other content, which is kept, or it cannot be written; if its old
-            content is elsewhere then, the message has the path.
+            content is elsewhere then, the hint has the path.
     """
     import shutil  # slow to import
 
@@ -172,9 +172,9 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
         made.rename(place)
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
-        kept = f" Its old content is in {old}." if old.exists() else ""
-        message = f"{folder} cannot be written: {error.strerror}.{kept}"
-        raise SpecError(message, hint=_HINT) from error
+        kept = f"Move its old content back from {old}, or give another folder."
+        hint = kept if old.exists() else _HINT
+        raise SpecError(f"{folder} cannot be written: {error.strerror}.", hint=hint) from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
 

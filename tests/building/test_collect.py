@@ -76,7 +76,7 @@ MISTAKES = {
     "raises": ("import pallasc\n\nraise KeyError('lost')\n", "{path}:3: KeyError: 'lost'"),
     "wrong": (
         "import pallasc\n@pallasc.kernel(args=['f33[8]'], targets=['sm_90a'])\ndef k(x): pass\n",
-        "{path}:2: k.args[0]: unknown dtype 'f33'.\n  Did you mean 'f32'?",
+        "{path}:2:2: k.args[0]: unknown dtype 'f33'.\n  Did you mean 'f32'?",
     ),
 }
 

@@ -95,5 +95,6 @@ def test_a_folder_that_cannot_be_put_in_place_names_the_old_one(
     with pytest.raises(SpecError) as caught:
         replace_folder(folder, [("c.txt", b"c")])
     (old,) = tmp_path.iterdir()
-    assert f"Device or resource busy. Its old content is in {old}." in str(caught.value)
+    assert "cannot be written: Device or resource busy." in str(caught.value)
+    assert f"Move its old content back from {old}, or give another folder." in str(caught.value)
     assert _content(old) == dict(FILES)
