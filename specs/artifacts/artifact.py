@@ -458,8 +458,8 @@ def check_budget(
         CorruptError: the artifact's plan or target is damaged.
     """
     clauses: list[tuple[str, str]] = []
-    for field in Resources._fields:
-        limit, previous = budget.get(field), getattr(before, field)
+    for field in filter(budget.__contains__, Resources._fields):
+        limit, previous = budget[field], getattr(before, field)
         bound, is_lower = _bound(limit, field, previous), field in MORE_IS_BETTER
         if bound is None:
             continue
