@@ -17,7 +17,6 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 from __future__ import annotations
 
 import ast
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -415,7 +414,7 @@ def _tune(fields: Mapping[str, Any], given: Mapping[str, list[Value]], at: Place
                 raise at.child("buckets").key(name).error(message, "Remove its buckets.")
     if tune.default is None:
         return tune
-    return dataclasses.replace(tune, default=_default(tune.default, tune.over, at.child("default")))
+    return replace(tune, default=_default(tune.default, tune.over, at.child("default")))
 
 
 def _default(
