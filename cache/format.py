@@ -75,9 +75,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Raw, Struct
 
 from pallasc.cache.manifests import Digest, Manifest, check_text
 from pallasc.errors import CorruptError
@@ -98,17 +99,17 @@ MAX_BLOB_BYTES = 2**40
 """A record that names a larger blob is corrupt; sums of sizes stay below 64 bits."""
 
 
-class StoredBlob(TypedDict):
+class StoredBlob(Struct):
     """A blob in a record; `size` in bytes."""
 
     digest: Digest
     size: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOB_BYTES)]
 
 
-class StoredRecord(TypedDict):
+class StoredRecord(Struct):
     """The body of an artifact's record; the store does not interpret `artifact`."""
 
-    artifact: dict[str, object]
+    artifact: Raw
     blobs: dict[str, StoredBlob]
 
 
@@ -209,12 +210,6 @@ def check_file(area: str, name: str, data: bytes) -> tuple[Any, str]:
     if (digest := sha256(data)) != name:
         raise CorruptError(f"blob {name}: its SHA-256 is {digest}")
     return None, digest
-
-
-def artifact_digest(data: bytes) -> str:
-    """Return the SHA-256 of the JSON of `artifact` in the bytes of a valid record."""
-    start = data.index(b"\n") + 1 + len(b'{"artifact":')
-    return sha256(data[start : data.rindex(b',"blobs":{')])  # inside of texts, quotes are escaped
 
 
 def _header(kind: str, name: str, digest: str) -> bytes:

@@ -12,6 +12,7 @@ Corresponding Driver Versions" in the CUDA release notes.
 
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Struct
@@ -172,6 +173,7 @@ def capability(arch: str) -> tuple[int, int]:
     return divmod(int(re.sub(r"\D", "", arch)), 10)
 
 
+@cache
 def reserved_smem_bytes(sm: int) -> int:
     """Return the shared memory reserved for the system, included in a cubin's sections.
 

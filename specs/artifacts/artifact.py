@@ -29,11 +29,14 @@ be large, takes "-" and ">=".
 """
 
 import contextlib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
+import msgspec
 from msgspec import Struct, ValidationError, convert
 
 from pallasc.errors import BudgetError, CorruptError
@@ -50,7 +53,7 @@ ARTIFACT_SCHEMA = 1
 
 
 class ArtifactRecord(TypedDict):
-    """JSON of an artifact, with the types that `Artifact` checks."""
+    """JSON of an artifact."""
 
     schema: int
     target: Mapping[str, Any]
@@ -102,7 +105,7 @@ class KernelResources(StrictStruct, frozen=True):
         return self.spill_store_bytes + self.spill_load_bytes
 
 
-class LaunchSize(Struct, frozen=True):
+class LaunchSize(Struct, frozen=True, tag_field="kind", tag="launch"):
     """Resources that a launch uses on a multiprocessor, in addition to its kernel's.
 
     Attributes:
@@ -118,50 +121,72 @@ class LaunchSize(Struct, frozen=True):
     dynamic_smem_bytes: Natural
 
 
+class _Copy(Struct, tag_field="kind", tag="copy"):
+    """A step of the plan that is not checked here."""
+
+
+class _Fill(Struct, tag_field="kind", tag="fill"):
+    """A step of the plan that is not checked here."""
+
+
+class _Steps(Struct):
+    steps: tuple[LaunchSize | _Copy | _Fill, ...]
+
+
+class _Parts(Struct):
+    """What is checked when a record is read; the rest of the plan is checked when it is needed."""
+
+    schema: Literal[1]
+    target: Target
+    toolchain: dict[str, Any]
+    plan: _Steps
+    kernels: tuple[KernelResources, ...]
+    blobs: dict[str, int]
+    minimum_driver: dict[str, str] = {}
+
+
 class Artifact:
     """A compiled variant: its record, and a function that reads its blobs.
 
     Args:
-        record: the artifact's JSON, checked against `ArtifactRecord`.
+        record: the artifact's JSON, as data or as canonical text.
         read_blob: returns the bytes for a digest; they are checked here.
+        load: loads the record again when it is needed, so that it does not stay in memory.
 
     Attributes:
+        target: the model that it was compiled for.
+        kernels: the kernels that the plan launches, in the order of their first launch.
+        launch_sizes: size of each launch in the plan.
         source_lines: reads the source lines from the artifact's bundle; returns None outside of
             bundles, and if there are none.
         find_ptx: finds the PTX of kernels that come without it, by the digest of their cubin; None
             if it is unknown how the artifact was compiled, as in a bundle or the store.
 
     Raises:
-        CorruptError: the record has another schema, or lacks a field.
+        CorruptError: the record has another schema, or a part of it is missing or damaged.
     """
 
     def __init__(
-        self, record: Mapping[str, object] | ArtifactRecord, read_blob: Callable[[str], bytes]
+        self,
+        record: Mapping[str, object] | ArtifactRecord | bytes,
+        read_blob: Callable[[str], bytes],
+        load: Callable[[], Mapping[str, object]] | None = None,
     ) -> None:
-        self._record: ArtifactRecord | None = _checked(record)
+        parts = _checked(record)
+        self.target, self.kernels, self._sizes = parts.target, parts.kernels, parts.blobs
+        self.launch_sizes = tuple(s for s in parts.plan.steps if isinstance(s, LaunchSize))
+        for kernel in self.kernels:
+            for key in filter(None, (kernel.cubin, kernel.ptx)):
+                self.blob_bytes(key)
+        if isinstance(record, bytes):
+            self.__dict__["digest"] = digest(record)
+        self._load = load or (lambda: json.loads(record) if isinstance(record, bytes) else record)
         self._read_blob = read_blob
-        self._load: Callable[[], Mapping[str, object]] | None = None
         self.find_ptx: Callable[[], Mapping[str, str]] | None = None
         self.source_lines: Callable[[], SourceLines | None] = lambda: None
 
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target.name}>"
-
-    def defer(self, load: Callable[[], Mapping[str, object]], digest: str) -> None:
-        """Drop the record from memory; kernels, resources, and digest stay.
-
-        Args:
-            load: loads the record again when it is needed.
-            digest: the artifact's digest.
-
-        Raises:
-            CorruptError: the record's kernels are damaged.
-        """
-        self.__dict__["digest"] = digest
-        _ = self.kernels, self.cubin_bytes  # cached
-        with contextlib.suppress(CorruptError):  # raised again when they are needed
-            _ = self.resources
-        self._record, self._load = None, load
 
     @property
     def record(self) -> ArtifactRecord:
@@ -170,11 +195,7 @@ class Artifact:
         Raises:
             CorruptError: the record was not in memory and can no longer be loaded.
         """
-        if self._record is not None:
-            return self._record
-        if self._load is None:
-            raise CorruptError("the artifact has no record")
-        return _checked(self._load())
+        return cast(ArtifactRecord, self._load())
 
     @cached_property
     def digest(self) -> str:
@@ -194,27 +215,6 @@ class Artifact:
                 raise CorruptError(f"constant {number} has {size} bytes, not {buffer.size}")
         return plan
 
-    @cached_property
-    def launch_sizes(self) -> tuple[LaunchSize, ...]:
-        """Size of each launch in the plan; the rest of the plan is neither read nor checked."""
-        try:
-            steps = [step for step in self.record["plan"]["steps"] if step["kind"] == "launch"]
-            return convert(steps, tuple[LaunchSize, ...])
-        except (LookupError, TypeError, ValueError) as error:
-            raise CorruptError(f"the launches of the plan are damaged: {error}") from error
-
-    @cached_property
-    def kernels(self) -> tuple[KernelResources, ...]:
-        """The kernels that the plan launches, in the order of their first launch."""
-        try:
-            kernels = convert(self.record["kernels"], tuple[KernelResources, ...])
-        except ValidationError as error:
-            raise CorruptError(f"the artifact's kernels are damaged: {error}") from error
-        for kernel in kernels:
-            for key in filter(None, (kernel.cubin, kernel.ptx)):
-                self.blob_bytes(key)
-        return kernels
-
     def kernel_of(self, launch: "Launch | LaunchSize") -> KernelResources:
         """Return the kernel of a launch.
 
@@ -224,16 +224,11 @@ class Artifact:
         return self._kernel(launch.kernel, launch.cubin)
 
     @cached_property
-    def target(self) -> Target:
-        """The model that it was compiled for."""
-        return convert(self.record["target"], Target)
-
-    @cached_property
     def resources(self) -> "Resources":
         """Its resources.
 
         Raises:
-            CorruptError: the record's plan, kernels, or target is damaged.
+            CorruptError: a launch has no kernel.
         """
         return Resources(*(_worst(self, field)[1] for field in Resources._fields))
 
@@ -280,7 +275,7 @@ class Artifact:
 
     def blobs(self) -> dict[str, bytes]:
         """Return all blobs by digest."""
-        return {key: self.blob(key) for key in self.record["blobs"]}
+        return {key: self.blob(key) for key in self._sizes}
 
     def blob_bytes(self, key: str) -> int:
         """Return the recorded size of the blob with the digest `key`.
@@ -288,7 +283,7 @@ class Artifact:
         Raises:
             CorruptError: the artifact does not list it.
         """
-        size = self.record["blobs"].get(key)
+        size = self._sizes.get(key)
         if size is None:
             raise CorruptError(f"the artifact names no blob {key}")
         return size
@@ -300,17 +295,22 @@ class Artifact:
         raise CorruptError(f"the artifact has no kernel {name}")
 
 
-def _checked(record: Any) -> ArtifactRecord:
-    """Check the types in a record; kernels and plan are checked when they are read."""
-    schema = record.get("schema") if isinstance(record, Mapping) else None
-    if schema != ARTIFACT_SCHEMA:
-        raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}")
+_decoder = cache(lambda: msgspec.json.Decoder(_Parts))
+
+
+def _checked(record: Any) -> _Parts:
+    if isinstance(record, bytes):
+        with contextlib.suppress(msgspec.DecodeError):
+            parts: _Parts = _decoder().decode(record)
+            return parts
+        record = json.loads(record)  # for the error, or with text that is not Unicode
     try:
-        convert(record, ArtifactRecord)
-        convert(record["target"], Target)
+        return convert(record, _Parts)
     except ValidationError as error:
+        schema = record.get("schema") if isinstance(record, Mapping) else None
+        if schema != ARTIFACT_SCHEMA:
+            raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}") from None
         raise CorruptError(f"the artifact's record is damaged: {error}") from error
-    return cast(ArtifactRecord, record)
 
 
 # ---- resources
@@ -462,8 +462,8 @@ def check_budget(
         CorruptError: the artifact's plan or target is damaged.
     """
     clauses: list[tuple[str, str]] = []
-    for field in Resources._fields:
-        limit, previous = budget.get(field), getattr(before, field)
+    for field in filter(budget.__contains__, Resources._fields):
+        limit, previous = budget[field], getattr(before, field)
         bound, is_lower = _bound(limit, field, previous), field in MORE_IS_BETTER
         if bound is None:
             continue

@@ -1,13 +1,15 @@
 """The bytes of a record."""
 
 import hashlib
+import json
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from pallasc.cache import format
 from pallasc.errors import CorruptError
-from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.canonical import canonical_json
 
 KEY = "ab" * 32
 OTHER = "cd" * 32
@@ -22,7 +24,10 @@ def test_a_record_has_exactly_these_bytes() -> None:
     data, digest = format.encode("artifact", KEY, BODY)
     assert digest == hashlib.sha256(TEXT).hexdigest()
     assert data == f"pallasc-store 1 artifact {KEY} {digest}\n".encode() + TEXT
-    assert format.decode("artifact", KEY, data) == (BODY, digest)
+    record, again = format.decode("artifact", KEY, data)
+    assert again == digest
+    assert json.loads(bytes(record.artifact)) == BODY["artifact"]
+    assert to_builtins(record.blobs) == BODY["blobs"]
 
 
 def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int = 1) -> bytes:
@@ -67,7 +72,8 @@ def test_only_64_lower_case_hexadecimal_digits_are_a_name(name: Any) -> None:
 
 
 @pytest.mark.parametrize("artifact", [{}, {"b": [1, {"c": "\u00e4"}], "a": '","blobs":{'}])
-def test_the_digest_of_an_artifact_is_that_of_its_canonical_json(artifact: dict[str, Any]) -> None:
+def test_the_text_of_an_artifact_is_its_canonical_json(artifact: dict[str, Any]) -> None:
     for blobs in ({}, {"x": {"digest": "0" * 64, "size": 7}}):
         data, _ = format.encode("artifact", KEY, {"blobs": blobs, "artifact": artifact})
-        assert format.artifact_digest(data) == digest(canonical_json(artifact))
+        record, _ = format.decode("artifact", KEY, data)
+        assert bytes(record.artifact) == canonical_json(artifact)

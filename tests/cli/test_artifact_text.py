@@ -1,10 +1,9 @@
 """Artifacts as text: exact lines for each kind of step and parameter, resources, and metrics."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pallasc.analysis.loops import Loop
 from pallasc.analysis.metrics import KernelMetrics, occupancy_of

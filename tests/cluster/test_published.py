@@ -2,12 +2,12 @@
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pallasc.cache.format import sha256
 from pallasc.cache.manifests import manifest_from_json

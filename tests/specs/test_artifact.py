@@ -19,7 +19,7 @@ from pallasc.specs.artifacts.source_lines import (
     from_json,
     to_json,
 )
-from pallasc.specs.canonical import digest
+from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.gpus import MODELS
 
 CUBIN, PTX, CONSTANT = b"cubin", b".version 9.0\n", b"\1\2\3\4"
@@ -102,9 +102,10 @@ def test_a_record_of_another_kind_is_refused(record: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("part", "damage", "words"),
     [
-        ("kernels", [{"name": "k"}], "the artifact's kernels are damaged"),
-        ("kernels", [3], "the artifact's kernels are damaged"),
-        ("plan", {"buffers": 3}, "the launch plan is damaged"),
+        ("kernels", [{"name": "k"}], r"missing required field `cubin` - at `\$.kernels\[0\]`"),
+        ("kernels", [3], r"Expected `object`, got `int` - at `\$.kernels\[0\]`"),
+        ("plan", {"buffers": 3}, r"missing required field `steps` - at `\$.plan`"),
+        ("plan", {"buffers": 3, "steps": []}, "the launch plan is damaged"),
     ],
 )
 def test_a_damaged_part_is_refused(part: str, damage: Any, words: str) -> None:
@@ -113,9 +114,11 @@ def test_a_damaged_part_is_refused(part: str, damage: Any, words: str) -> None:
 
 
 def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record() -> None:
-    launched = _artifact()
-    launched.defer(lambda: pytest.fail("the record was read again"), launched.digest)
+    text = canonical_json(RECORD)
+    launched = Artifact(text, BLOBS.__getitem__, lambda: pytest.fail("the record was read again"))
     assert launched.resources == Resources(40, None, 64, 1536, 48, 5)
+    assert launched.digest == digest(text)
+    assert Artifact(text, BLOBS.__getitem__).record == RECORD
 
 
 @pytest.mark.parametrize(
@@ -123,15 +126,13 @@ def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record()
     [("block", each) for each in ([128, "1", 1], [0, 1, 1], [128], None)]
     + [("kernel", []), ("cubin", 1)],
 )
-def test_a_damaged_launch_is_refused_where_it_is_asked_for(field: str, value: object) -> None:
+def test_a_damaged_launch_is_refused(field: str, value: object) -> None:
     plan = copy.deepcopy(RECORD["plan"])
     plan["steps"][1][field] = value
-    damaged = _artifact(plan=plan)
-    deferred = _artifact(plan=plan)
-    deferred.defer(lambda: damaged.record, damaged.digest)
-    for artifact in (damaged, deferred):
-        with pytest.raises(CorruptError, match="the launches of the plan are damaged"):
-            artifact.launch_sizes  # noqa: B018
+    record = {**RECORD, "plan": plan}
+    for own in (record, canonical_json(record)):
+        with pytest.raises(CorruptError, match=rf"is damaged: .*`\$.plan.steps\[1\].{field}"):
+            Artifact(own, BLOBS.__getitem__)
 
 
 INNER, OUTER = Frame("k.py", 3, "outer.inner"), Frame("k.py", 9, "")

@@ -1,7 +1,8 @@
 """Results of a build that never was, and a clock."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
+
+from msgspec.structs import asdict
 
 from pallasc.compiler.builds.report import Event, Report, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
