@@ -75,10 +75,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import msgspec
-from msgspec import Raw, Struct
 
 from pallasc.cache.manifests import Digest, Manifest, check_text
 from pallasc.errors import CorruptError
@@ -99,17 +98,17 @@ MAX_BLOB_BYTES = 2**40
 """A record that names a larger blob is corrupt; sums of sizes stay below 64 bits."""
 
 
-class StoredBlob(Struct):
+class StoredBlob(TypedDict):
     """A blob in a record; `size` in bytes."""
 
     digest: Digest
     size: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOB_BYTES)]
 
 
-class StoredRecord(Struct):
+class StoredRecord(TypedDict):
     """The body of an artifact's record; the store does not interpret `artifact`."""
 
-    artifact: Raw
+    artifact: dict[str, object]
     blobs: dict[str, StoredBlob]
 
 
@@ -210,6 +209,12 @@ def check_file(area: str, name: str, data: bytes) -> tuple[Any, str]:
     if (digest := sha256(data)) != name:
         raise CorruptError(f"blob {name}: its SHA-256 is {digest}")
     return None, digest
+
+
+def artifact_digest(data: bytes) -> str:
+    """Return the SHA-256 of the JSON of `artifact` in the bytes of a valid record."""
+    start = data.index(b"\n") + 1 + len(b'{"artifact":')
+    return sha256(data[start : data.rindex(b',"blobs":{')])  # inside of texts, quotes are escaped
 
 
 def _header(kind: str, name: str, digest: str) -> bytes:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from msgspec import Struct
 
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders, is_shard
-from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredBlob
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
 from pallasc.cache.manifests import (
     MAX_SETS,
     DigestOrNone,
@@ -101,28 +100,31 @@ class StoredArtifact(Struct, eq=False):
 
     Attributes:
         key: its action key.
-        text: the artifact that was given to `put_artifact`, as canonical JSON.
+        record: the whole record, with `artifact` and `blobs`.
         digest: SHA-256 of the record: equal for equal artifacts, under any key.
-        blobs: its blobs by name.
     """
 
     key: str
-    text: bytes
+    record: StoredRecord
     digest: str
-    blobs: Mapping[str, StoredBlob]
     _store: Store
+    _data: bytes
     _held: Mapping[str, bytes]
 
     @property
+    def artifact_digest(self) -> str:
+        """SHA-256 of `artifact` as canonical JSON."""
+        return format.artifact_digest(self._data)
+
+    @property
     def artifact(self) -> dict[str, object]:
-        """The artifact that was given to `put_artifact`."""
-        artifact: dict[str, object] = json.loads(self.text)
-        return artifact
+        """The artifact as it was given to `put_artifact`."""
+        return self.record["artifact"]
 
     @property
     def names(self) -> list[str]:
         """Return the names of the blobs, sorted."""
-        return sorted(self.blobs)
+        return sorted(self.record["blobs"])
 
     def blob(self, name: str) -> bytes | None:
         """Return a verified blob; None if it is gone or corrupt, which makes the artifact a miss.
@@ -132,11 +134,11 @@ class StoredArtifact(Struct, eq=False):
         """
         if name in self._held:
             return self._held[name]
-        if name not in self.blobs:
+        if name not in self.record["blobs"]:
             raise CorruptError(f"artifact {self.key} has no blob {name!r}, only {self.names}")
-        known = self.blobs[name]
-        data = self._store.get_blob(known.digest)
-        if data is None or len(data) != known.size:
+        digest = self.record["blobs"][name]["digest"]
+        data = self._store.get_blob(digest)
+        if data is None or len(data) != self.record["blobs"][name]["size"]:
             self._store.get_artifact(self.key, verify=True)  # quarantines it
             return None
         return data
@@ -563,14 +565,14 @@ class Store:
             return None
         record, digest, file = read
         held: dict[str, bytes] = {}
-        for name, blob in record.blobs.items() if verify else ():
-            found = self._read(BLOBS, blob.digest)
-            if found is None or len(found[2].data) != blob.size:
-                fault = f"its blob {blob.digest} is missing or corrupt"
+        for name, blob in record["blobs"].items() if verify else ():
+            found = self._read(BLOBS, blob["digest"])
+            if found is None or len(found[2].data) != blob["size"]:
+                fault = f"its blob {blob['digest']} is missing or corrupt"
                 self.put_away(ARTIFACTS, key, fault, file.identity)
                 return None
             held[name] = found[2].data
-        return StoredArtifact(key, bytes(record.artifact), digest, record.blobs, self, held)
+        return StoredArtifact(key, record, digest, self, file.data, held)
 
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Publish blobs by their digests.

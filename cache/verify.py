@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pallasc.cache import files, format
-from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS, PACKS, StoredRecord
+from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS, PACKS
 from pallasc.cache.inventory import INDEX, Scan
 from pallasc.cache.packs import open_stored, put_pack_away
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, ToolError
-from pallasc.specs.artifacts.cubin import Tool, other_maker, parse_cubin
+from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
 
 CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE = "corrupt", "incomplete", "foreign", "unreadable"
 
@@ -73,7 +73,7 @@ class _IntactFile(NamedTuple):
     area: str
     name: str
     size: int
-    body: StoredRecord | None
+    body: Mapping[str, Any] | None
     tools: tuple[Tool, ...] | None
 
 
@@ -87,7 +87,7 @@ def _checked(area: str, name: str, data: bytes) -> _IntactFile:
     tools = None
     if area == BLOBS:
         with contextlib.suppress(CorruptError):  # a blob may be anything
-            tools = parse_cubin(data).tools
+            tools = tools_of(data)
     return _IntactFile(area, name, len(data), body if area == ARTIFACTS else None, tools)
 
 
@@ -95,7 +95,7 @@ class _Record(NamedTuple):
     """A well-formed record, its identity, and the name of the pack that contains it."""
 
     key: str
-    body: StoredRecord
+    body: Mapping[str, Any]
     identity: files.Identity | None
     pack: str
 
@@ -212,15 +212,15 @@ class _Verification:
         elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
             self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
 
-    def _lack_of(self, body: StoredRecord) -> str:
+    def _lack_of(self, body: Mapping[str, Any]) -> str:
         """Return the fault of a record's blobs, "" if all are here with the right sizes."""
-        for name, blob in sorted(body.blobs.items()):
-            digest = blob.digest
+        for name, blob in sorted(body["blobs"].items()):
+            digest = blob["digest"]
             if digest not in self._sizes and not self._is_unreadable(digest):
                 return f"its blob {digest} is missing or corrupt"
-            size = self._sizes.get(digest, blob.size)
-            if size != blob.size:
-                return f"its blob {name!r} has {size} bytes, not {blob.size}"
+            size = self._sizes.get(digest, blob["size"])
+            if size != blob["size"]:
+                return f"its blob {name!r} has {size} bytes, not {blob['size']}"
         return ""
 
     def _is_unreadable(self, digest: str) -> bool:
@@ -233,13 +233,12 @@ class _Verification:
             return True
         return digest in self._unreadable
 
-    def _other_maker(self, body: StoredRecord) -> str:
+    def _other_maker(self, body: Mapping[str, Any]) -> str:
         """Describe a cubin that the record's assembler did not make, "" if there is none."""
         with contextlib.suppress(KeyError, TypeError, AttributeError):  # a record of another form
-            artifact = json.loads(bytes(body.artifact))
-            ptxas = artifact["toolchain"]["ptxas"]
-            for kernel in artifact["kernels"]:
-                tools = self._tools.get(body.blobs[kernel["cubin"]].digest)
+            ptxas = body["artifact"]["toolchain"]["ptxas"]
+            for kernel in body["artifact"]["kernels"]:
+                tools = self._tools.get(body["blobs"][kernel["cubin"]]["digest"])
                 if tools is not None and (maker := other_maker(tools, ptxas)):
                     return f"it names ptxas {ptxas}, but {maker} assembled {kernel['name']}"
         return ""

@@ -159,9 +159,13 @@ def leaf(type_: Any, what: str, hint: str | None = None, known: Iterable[str] = 
     """
 
     def read(value: Any, at: Place) -> Any:
+        if isinstance(value, str):
+            check_characters(value, at)
         try:
             msgspec.convert(value, type_)
         except msgspec.ValidationError:
+            if type(value) is int and value >= 2**63:
+                raise at.error(f"{show(value)} is too large: numbers have 63 bits.") from None
             raise expected(what, value, at, hint) from None
         if isinstance(value, float) and not math.isfinite(value):
             raise at.error(
@@ -171,6 +175,20 @@ def leaf(type_: Any, what: str, hint: str | None = None, known: Iterable[str] = 
         return value
 
     return Kind(read, ("leaf", type_, known))
+
+
+def check_characters(text: str, at: Place) -> None:
+    """Refuse text that no file can hold.
+
+    Raises:
+        SpecError: it has a lone surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        message = f"{show(text)} contains a lone surrogate, which is only half of a character."
+        hint = "Write the whole character, or its number, such as \\U0001f600."
+        raise at.error(message, hint) from None
 
 
 def text(
@@ -203,6 +221,7 @@ def filled(kind: Kind) -> Kind:
 
     def read(value: Any, at: Place) -> Any:
         if isinstance(value, str) and is_template(value):
+            check_characters(value, at)
             with at.blamed():
                 parse_template(value)
             return value
@@ -347,6 +366,7 @@ def tree(
         if not isinstance(value, dict):
             return item.read(value, at)
         for key in value:
+            check_characters(key, at.key(key))
             if key.startswith("$") and key not in nodes:
                 hint = suggestion(key, nodes)
                 raise at.key(key).error(f"{show(key)} is not allowed here.", hint)

@@ -324,14 +324,17 @@ def read_machine(path: str | Path) -> Machine:
     Raises:
         SpecError: the file cannot be read, has another schema, or does not describe a machine.
     """
-    content = read_regular(str(path), most_bytes=_LARGEST_BYTES)
     hint = "Write one where the GPU is: pallasc machine > machine.json"
     try:
-        schema = msgspec.json.decode(content, type=dict[str, Any]).get("schema", 1)
+        content = read_regular(str(path), most_bytes=_LARGEST_BYTES)
+        schema = msgspec.json.decode(content, type=dict[str, Any]).get("schema")
         if schema != 1:
             own = f"has schema {show(schema)}, and this pallasc reads schema 1"
             raise SpecError(f"{path} {own}.", hint=f"{hint}, with the same pallasc as here.")
         return msgspec.json.decode(content, type=Machine)
+    except SpecError as error:
+        error.hint = error.hint or hint
+        raise
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{path} is not a machine file: {error}.", hint=hint) from error
 

@@ -167,6 +167,7 @@ def replace_folder(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         (made / MARKER).write_text(json.dumps(_record(made), indent=1, sort_keys=True) + "\n")
+        _check_replaceable(folder, place)
         with suppress(FileNotFoundError):
             place.rename(old)
         made.rename(place)

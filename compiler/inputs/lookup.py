@@ -330,8 +330,10 @@ def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Art
         return None
     try:
         # If the store loses a blob, it reads as b"", which never matches its digest.
+        artifact = Artifact(stored.artifact, lambda key: store.get_blob(key) or b"")
         reread = partial(_reread_record, store, action_key, stored.digest)
-        return Artifact(stored.text, lambda key: store.get_blob(key) or b"", reread)
+        artifact.defer(reread, stored.artifact_digest)
+        return artifact
     except PallascError as error:
         store.put_away(ARTIFACTS, action_key, error.message, None)
         return None

@@ -28,15 +28,11 @@ Only "%" allows a fraction. Numbers that should be small take "+" and "<="; occu
 be large, takes "-" and ">=".
 """
 
-import contextlib
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
-import msgspec
 from msgspec import Struct, ValidationError, convert
 
 from pallasc.errors import BudgetError, CorruptError
@@ -149,9 +145,8 @@ class Artifact:
     """A compiled variant: its record, and a function that reads its blobs.
 
     Args:
-        record: the artifact's JSON, as data or as canonical text.
+        record: the artifact's JSON.
         read_blob: returns the bytes for a digest; they are checked here.
-        load: loads the record again when it is needed, so that it does not stay in memory.
 
     Attributes:
         target: the model that it was compiled for.
@@ -167,10 +162,7 @@ class Artifact:
     """
 
     def __init__(
-        self,
-        record: Mapping[str, object] | ArtifactRecord | bytes,
-        read_blob: Callable[[str], bytes],
-        load: Callable[[], Mapping[str, object]] | None = None,
+        self, record: Mapping[str, object] | ArtifactRecord, read_blob: Callable[[str], bytes]
     ) -> None:
         parts = _checked(record)
         self.target, self.kernels, self._sizes = parts.target, parts.kernels, parts.blobs
@@ -178,15 +170,23 @@ class Artifact:
         for kernel in self.kernels:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
                 self.blob_bytes(key)
-        if isinstance(record, bytes):
-            self.__dict__["digest"] = digest(record)
-        self._load = load or (lambda: json.loads(record) if isinstance(record, bytes) else record)
+        self._load: Callable[[], Mapping[str, object]] = lambda: record
         self._read_blob = read_blob
         self.find_ptx: Callable[[], Mapping[str, str]] | None = None
         self.source_lines: Callable[[], SourceLines | None] = lambda: None
 
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target.name}>"
+
+    def defer(self, load: Callable[[], Mapping[str, object]], digest: str) -> None:
+        """Drop the record from memory; what was checked stays.
+
+        Args:
+            load: loads the record again when it is needed.
+            digest: the artifact's digest.
+        """
+        self.__dict__["digest"] = digest
+        self._load = load
 
     @property
     def record(self) -> ArtifactRecord:
@@ -295,15 +295,7 @@ class Artifact:
         raise CorruptError(f"the artifact has no kernel {name}")
 
 
-_decoder = cache(lambda: msgspec.json.Decoder(_Parts))
-
-
 def _checked(record: Any) -> _Parts:
-    if isinstance(record, bytes):
-        with contextlib.suppress(msgspec.DecodeError):
-            parts: _Parts = _decoder().decode(record)
-            return parts
-        record = json.loads(record)  # for the error, or with text that is not Unicode
     try:
         return convert(record, _Parts)
     except ValidationError as error:

@@ -218,9 +218,7 @@ def parse_cubin(data: bytes) -> Cubin:
     Raises:
         CorruptError: `data` is not a cubin, or contains wrong lengths or offsets.
     """
-    elf = parse_elf(data)
-    if elf.machine != EM_CUDA:
-        raise CorruptError(f"not a cubin: ELF machine {elf.machine} instead of {EM_CUDA}")
+    elf = _parse(data)
     # CUDA 12.8 moved the SM number within e_flags and incremented the ABI version.
     sm = (elf.flags >> 8) & 0xFF if elf.abi_version >= 8 else elf.flags & 0xFF
     totals = _attributes(elf.section(".nv.info"))
@@ -233,6 +231,22 @@ def parse_cubin(data: bytes) -> Cubin:
         if elf.section(f".text.{name}") and elf.section(f".nv.info.{name}")
     }
     return Cubin(sm, kernels, _ptx(elf), _tools(elf))
+
+
+def tools_of(data: bytes) -> tuple[Tool, ...]:
+    """Return the tools that made a cubin, the last one first; the rest of it is not read.
+
+    Raises:
+        CorruptError: `data` is not a cubin, or contains wrong lengths or offsets.
+    """
+    return _tools(_parse(data))
+
+
+def _parse(data: bytes) -> Elf:
+    elf = parse_elf(data)
+    if elf.machine != EM_CUDA:
+        raise CorruptError(f"not a cubin: ELF machine {elf.machine} instead of {EM_CUDA}")
+    return elf
 
 
 def other_maker(tools: Sequence[Tool], ptxas: str) -> str:

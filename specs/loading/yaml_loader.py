@@ -17,7 +17,6 @@ The project is the nearest folder with a `pyproject.toml`, from the spec's folde
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -205,7 +204,6 @@ def declare(
         SpecError: a field or a machine file is wrong or missing, or refers to something that does
             not exist.
     """
-    _check_characters(fields, at)
     kind, shared = (PROGRAM, {}) if is_program else (KERNEL, file.defaults)
     values: dict[str, Any] = kind.read({**shared, **fields}, at)
     places = {name: at.child(name) if name in fields else file.places[name] for name in values}
@@ -225,15 +223,6 @@ def declare(
     return Spec(  # the kinds have checked the types of all fields
         **values, location=at.location, base_dir=at.base_dir, places=places
     )
-
-
-def _check_characters(fields: Mapping[str, object], at: Place) -> None:
-    try:
-        json.dumps(fields, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        near = show(error.object[max(0, error.start - 20) : error.end])
-        message = f"{near} ends in a lone surrogate, which is only half of a character."
-        raise at.error(message, "Write the whole character.") from None
 
 
 def _points(axes: Mapping[str, Any], at: Place, file: SpecFile) -> dict[str, object]:

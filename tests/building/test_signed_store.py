@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
 
 from pallasc.cache import format
 from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED
@@ -93,12 +92,10 @@ def forge(store: Store, action: str) -> bytes:
     """Put another cubin under an action key, with checksums that fit; return that cubin."""
     found = store.get_artifact(action, verify=True)
     assert found is not None
-    artifact: Any = found.artifact
-    old = artifact["kernels"][0]["cubin"]
-    record = {"artifact": artifact, "blobs": to_builtins(found.blobs)}
+    old = found.artifact["kernels"][0]["cubin"]
     cubin = bytearray(found.blob(old) or b"")
     cubin[-1] ^= 1
-    text = json.dumps(record).replace(old, format.sha256(cubin))
+    text = json.dumps(found.record).replace(old, format.sha256(cubin))
     place = store.path("cas", format.sha256(cubin))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(cubin)
@@ -197,7 +194,8 @@ def test_a_record_that_is_no_artifacts_is_put_away(doubling: Any, tmp_path: Path
         {"kernels": [{**kernel, "registers": 10**30}]}, {"plan": None}, {"schema": 99},
     ]  # fmt: skip
     for change in wrong:
-        body = {**json.loads(honest.partition(b"\n")[2]), "artifact": {**artifact, **change}}
+        body, _ = format.decode("artifact", action, honest)
+        body["artifact"] = {**artifact, **change}
         path.write_bytes(format.encode("artifact", action, body)[0])
         store = Store(project.store.root)
         assert artifact_of_action(store, action) is None, change

@@ -13,7 +13,7 @@ from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.cache.verify import Verified, verify
 from pallasc.errors import CorruptError
-from pallasc.specs.artifacts.cubin import Cubin, Tool
+from pallasc.specs.artifacts.cubin import Tool
 
 Publish = Callable[..., str]
 
@@ -111,12 +111,12 @@ def test_what_cannot_be_read_is_told_and_not_put_away(filled: Store, unreadable:
 def test_a_record_that_names_another_assembler_is_corrupt(
     store: Store, monkeypatch: pytest.MonkeyPatch, tools: tuple[Tool, ...] | None, says: str
 ) -> None:
-    def made_by(data: bytes) -> Cubin:
+    def made_by(data: bytes) -> tuple[Tool, ...]:
         if tools is None:
             raise CorruptError("not a cubin")
-        return Cubin(90, {}, "", tools)
+        return tools
 
-    monkeypatch.setattr("pallasc.cache.verify.parse_cubin", made_by)
+    monkeypatch.setattr("pallasc.cache.verify.tools_of", made_by)
     kernels = [{"name": "k", "cubin": "cubin"}]
     artifact = {"kernels": kernels, "toolchain": {"ptxas": "13.5.37"}}
     store.put_artifact(KEY, artifact, {"cubin": CUBIN})

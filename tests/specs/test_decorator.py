@@ -243,3 +243,14 @@ def test_functions_of_other_files_are_declared_by_a_call(folder: Path) -> None:
         ("floor", "math:floor", "declares.py:9:1"),
         ("fast", "kernels:fast", "declares.py:10:1"),
     ]
+
+
+@pytest.mark.parametrize("static", ['"x\\ud800"', '[{"b\\ud800": 1}]', '"{m}\\ud800"'])
+def test_half_of_a_character_has_its_place(static: str, folder: Path) -> None:
+    call = f'declare(entry="json:loads", args=[], static={{"a": {static}}}, matrix={{"m": [1]}})'
+    (folder / "s.py").write_text(HEAD + call)
+    with pytest.raises(SpecError) as caught:
+        collect_python("s.py")
+    text = str(caught.value)
+    assert text.startswith("s.py:2:1: loads.static.a")
+    assert "contains a lone surrogate, which is only half of a character." in text

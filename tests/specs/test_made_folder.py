@@ -79,6 +79,20 @@ def test_what_fails_midway_leaves_the_old_folder(tmp_path: Path) -> None:
     assert [*folder.parent.iterdir()] == [folder]
 
 
+def test_a_file_that_appears_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    replace_folder(folder, FILES)
+
+    def slow() -> Iterator[tuple[str, bytes]]:
+        yield "c.txt", b"c"
+        (folder / "mine.txt").write_text("mine")
+
+    with pytest.raises(SpecError, match="files that pallasc did not write"):
+        replace_folder(folder, slow())
+    assert _content(folder) == {**dict(FILES), "mine.txt": b"mine"}
+    assert [*folder.parent.iterdir()] == [folder]
+
+
 def test_a_folder_that_cannot_be_put_in_place_names_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
