@@ -379,6 +379,11 @@ class LaunchPlan(Struct, frozen=True, omit_defaults=True, dict=True):
         """Inputs, then results: all arrays that have an address."""
         return (*self.inputs, *self.results)
 
+    @cached_property
+    def passed_bytes(self) -> tuple[int, ...]:
+        """The size of each of these arrays in bytes."""
+        return tuple(array.size_bytes for array in self.passed)
+
     def check_arrays(self) -> None:
         """Check that arrays fill their buffers; int1 does not: XLA takes a byte for an element.
 

@@ -35,7 +35,7 @@ def check_addresses(plan: LaunchPlan, name: str, pointers: Sequence[int]) -> Non
     Raises:
         ArgumentError: an array has no address, is misaligned, or overlaps another one.
     """
-    sizes = [binding.size_bytes for binding in plan.passed]
+    sizes = plan.passed_bytes
     for binding, pointer, size in zip(plan.passed, pointers, sizes, strict=True):
         alignment = plan.buffers[binding.buffer].alignment
         if pointer % alignment and size:
