@@ -130,7 +130,7 @@ class _Steps(Struct):
 
 
 class _Parts(Struct):
-    """What is checked when a record is read; the rest of the plan is checked when it is needed."""
+    """The parts of a record that are checked when it is read; `plan` checks the whole plan."""
 
     schema: Literal[1]
     target: Target
@@ -179,7 +179,7 @@ class Artifact:
         return f"<Artifact {self.digest[:12]} for {self.target.name}>"
 
     def defer(self, load: Callable[[], Mapping[str, object]], digest: str) -> None:
-        """Drop the record from memory; what was checked stays.
+        """Drop the record from memory; the checked parts stay.
 
         Args:
             load: loads the record again when it is needed.
