@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,8 @@ from pallasc.errors import CorruptError, ToolError
 
 _SHARDED = (format.BLOBS, format.ARTIFACTS, format.MANIFESTS)
 _MOST_NAMED = 5
-_MOST_KEPT = 128
+_SHARDS = 3 * 256
+_SHARE_OF_LIMIT = 4
 FOLDER_MODE = 0o777
 """Mode of a new folder, before the umask is applied."""
 SHARED = stat.S_ISGID | stat.S_IWGRP
@@ -183,8 +185,8 @@ def naming(path: Path) -> Iterator[None]:
 class Folders:
     """The folders below one version's folder. Creating the object does not access the disk.
 
-    Descriptors for reading are cached while the object exists; writing, moving, and removing open
-    the folders again. Errors name the whole path.
+    Descriptors for reading are cached while the object exists, up to a quarter of the process's
+    limit; writing, moving, and removing open the folders again. Errors name the whole path.
 
     Args:
         folder: the version's folder, `root/v1`.
@@ -195,6 +197,8 @@ class Folders:
         self._text = str(folder)
         self._cached: dict[str, tuple[int, os.stat_result]] = {}
         self._stale: list[int] = []
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._most_cached = _SHARDS if limit < 0 else min(_SHARDS, limit // _SHARE_OF_LIMIT)
 
     def __del__(self) -> None:
         """Close the cached descriptors."""
@@ -439,7 +443,7 @@ class Folders:
         area, _, shard = folder.partition("/")
         if shard:
             opened = self._open_shard(area, shard)
-            if len(self._cached) >= _MOST_KEPT:
+            if len(self._cached) >= self._most_cached:
                 return opened, opened
         else:
             # A build with a remote looks for thousands of files in a new store. If the area is

@@ -16,7 +16,9 @@ def main() -> int:
         gc.set_threshold(_COLLECT_AFTER)
         from pallasc.cli.main import main
 
-        return main()
+        code = main()
+        gc.freeze()  # else Python would look for garbage once more before it exits
+        return code
     except KeyboardInterrupt:  # Ctrl-C before the command line handles signals, or after
         if sys.stderr is not None:
             from contextlib import suppress

@@ -27,7 +27,6 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
-from itertools import chain
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -212,8 +211,9 @@ class _Group:
         return _is_equal(self._find_references(), (self._references, self._keys))
 
     def _find_references(self) -> tuple[list[Any], list[Any]]:
-        # The collector leaves out the keys of a dict if all of them are text.
-        return gc.get_referents(*self._live), [*chain.from_iterable(self._dicts)]
+        # The collector leaves out the keys of a dict if all of them are text. A new key is the
+        # last one of its dict, so comparing the last keys finds it.
+        return gc.get_referents(*self._live), [next(reversed(each), None) for each in self._dicts]
 
 
 class SharedState:
