@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-_COLLECT_AFTER = 200_000
+_COLLECT_AFTER = 1_000_000
 """Allocations between garbage collections: nearly all objects last until the command ends."""
 
 

@@ -85,10 +85,11 @@ def find_bundles(package: str | ModuleType) -> list[BundleFile]:
         ToolError: there is no bundle, or a provider has none.
         SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist.
     """
-    name = package if isinstance(package, str) else package.__name__
-    if not _is_name(name):
+    name = getattr(package, "__name__", package)
+    if not isinstance(name, str) or not _is_name(name):
         raise ArgumentError(
-            f"{name!r} is not the name of a package.", hint="Give the package's import name."
+            f"{str(name)!r} is not the name of a package.",
+            hint="Give the package's import name; pallasc.open_bundle opens a file.",
         )
     items = [item for item in os.environ.get(PATH, "").split(os.pathsep) if item]
     bundles = [
@@ -256,7 +257,8 @@ def _nothing_found(package: str, spec: ModuleSpec | None, items: list[str]) -> T
         f"and no provider (an entry point named {package} in {GROUP}).",
         hint=f"Install the package that provides kernels of {package} for this GPU, if any."
         if spec
-        else "Check the name, and whether the package is installed in this environment.",
+        else "Check the name, and whether the package is installed in this environment. To open a "
+        "file, use pallasc.open_bundle.",
     )
 
 

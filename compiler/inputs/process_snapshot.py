@@ -263,7 +263,8 @@ class SharedState:
     def _add_modules(self, names: Iterable[str]) -> None:
         for name in names:
             self._modules[name] = sys.modules[name]
-            if name.startswith(f"{LIBRARY}.") or not name.startswith(_UNCHANGED):
+            # `pallasc` itself sets its names when they are first used.
+            if name.startswith(f"{LIBRARY}.") or not f"{name}.".startswith(_UNCHANGED):
                 self._add_module(name, namespace_of(sys.modules[name]))
             elif name.startswith(_DIALECTS):
                 self._add(_NAMES, name, namespace_of(sys.modules[name]))

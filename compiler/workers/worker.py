@@ -58,7 +58,6 @@ from pallasc.specs.canonical import labelled_key
 from pallasc.specs.spec import Variant, spec_to_json
 from pallasc.specs.user_files import Entry, module_name
 
-
 _COLLECT_AFTER = 10_000
 """Allocations between garbage collections. Python's 700 cost 1.5 % of compiling."""
 

@@ -183,3 +183,19 @@ def test_a_module_that_cannot_be_executed_twice_gets_a_new_process(project: Any)
         *[{"name": "third", "entry": "flag.py:run", "args": {"x": "f32[16, 128]"}}],
     )
     assert [result.error for result in project.build().results] == [None, None, None]
+
+
+def test_variants_that_change_nothing_share_a_process(project: Any) -> None:
+    project.write(
+        "kernels.py",
+        "import os\nimport pallasc\n"
+        "@pallasc.kernel(args={'x': 'f32[8]'}, targets=['sm_90a'])\n"
+        "def run(x):\n    print(os.getpid())\n    return x + 1\n",
+    )
+    project.spec(
+        *({"name": f"run{n}", "entry": "kernels.py:run", "args": {"x": f"f32[{n}]"}}
+          for n in (8, 16, 32))
+    )  # fmt: skip
+    printed = {result.printed for result in project.build().results}
+    assert len(printed) == 1
+    assert printed != {""}

@@ -165,8 +165,8 @@ def test_missing_kernels_say_where_was_looked(
         assert "environment" in str(caught.value.hint)
 
 
-@pytest.mark.parametrize("name", ["", "my-lib", ".mylib", "my lib", "mylib/x"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+@pytest.mark.parametrize("name", ["", "my-lib", ".mylib", "my lib", "mylib/x", Path("mylib"), 3])
+def test_what_is_no_name_is_refused(name: Any) -> None:
     with pytest.raises(ArgumentError, match="is not the name of a package"):
         find_bundles(name)
 
