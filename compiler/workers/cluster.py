@@ -59,6 +59,8 @@ _AHEAD = 16
 worker that fails gets few variants."""
 _MOST_FAILURES = 3
 """Number of workers that are tried for a variant."""
+_GRACE_S = 180.0
+"""Time for preparing a worker and for messages, in addition to the time limit of a variant."""
 
 
 @dataclass(slots=True)
@@ -112,6 +114,8 @@ class ClusterPool(ExitStack):
         self._done: SimpleQueue[Any] = SimpleQueue()
         self._workers: Mapping[str, int] = {}
         self._refused: dict[str, str] = {}
+        self._silent_s: dict[str, float] = {}  # when a worker got work, or last answered
+        self._limit_s = float("inf")
 
     def warm(self, count: int) -> None:
         """Connect to the scheduler.
@@ -149,6 +153,7 @@ class ClusterPool(ExitStack):
 
     def describe(self, build: BuildPlugin) -> None:
         """Send the workers the toolchain, limits, and sources of the variants of `run`."""
+        self._limit_s = build.timeout_s + _GRACE_S
         wait_s = _WAIT_S + sum(map(len, build.sources.files.values())) / _SLOWEST_BYTES_PER_S
         self._ask(wait_s, self._client.register_plugin, build, name=self._name)
         self.callback(self._ask, _WAIT_S, self._client.unregister_worker_plugin, self._name)
@@ -189,7 +194,7 @@ class ClusterPool(ExitStack):
                 if time.monotonic() < looked_s + _TICK_S:
                     continue
                 looked_s = time.monotonic()
-                yield from self._look()
+                yield from self._look(looked_s)
                 if not self._workers and looked_s > nobody_s:
                     self._warn(f"{self._address} has no workers yet: waiting for the first one")
                     nobody_s = float("inf")
@@ -208,8 +213,7 @@ class ClusterPool(ExitStack):
 
         sent.allowed, sent.worker = None, ""
         if self._workers and (sent.failures or self._refused):
-            excluded = {*self._refused, *sent.failures}
-            allowed = [worker for worker in self._workers if worker not in excluded]
+            allowed = [w for w in self._workers if w not in {**self._refused, **sent.failures}]
             if not allowed or sum(map(bool, sent.failures)) >= _MOST_FAILURES:
                 yield "done", sent.task, Failed(error=self._refusal(sent), died=True)
                 return
@@ -245,6 +249,7 @@ class ClusterPool(ExitStack):
         else:
             yield "done", sent.task, reply
         finally:
+            self._silent_s.pop(sent.worker, None)
             future.release()
 
     def _reply(self, sent: _Sent, future: Any) -> Reply:
@@ -276,13 +281,15 @@ class ClusterPool(ExitStack):
 
     # ---- workers
 
-    def _look(self) -> Iterator[Event]:
+    def _look(self, now_s: float) -> Iterator[Event]:
         """Update the workers and their tasks; take variants from workers that are gone or bad."""
         self._workers = self._client.ncores()
         self.jobs = sum(self._workers.values()) or self.jobs
         for worker, keys in self._client.processing().items():
             for sent in [self._sent[key] for key in keys if key in self._sent]:
                 sent.worker = worker
+                if now_s > self._silent_s.setdefault(worker, now_s) + self._limit_s:
+                    self._refused[worker] = f"it has not answered for {self._limit_s:.0f} s"
                 yield from self._started(sent)
         for key, sent in list(self._sent.items()):
             is_gone = sent.allowed is not None and not {*sent.allowed} & {*self._workers}

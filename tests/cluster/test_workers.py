@@ -9,6 +9,7 @@ import pytest
 from behaves import GOOD
 from clusters import PROGRAMS, Cluster, cluster, own_port, wait_for
 
+from pallasc.compiler.workers import cluster as clients
 from pallasc.compiler.workers import cluster_worker
 from pallasc.compiler.workers.cluster import ClusterPool, read_reply
 from pallasc.compiler.workers.cluster_worker import BuildPlugin, SentSources
@@ -123,6 +124,22 @@ def test_a_variant_over_which_workers_die_fails_alone_and_a_lost_scheduler_ends_
                 list(events)
     assert died.kind == "died"
     assert died.message.startswith(f"workers of {own.address} died each time")
+
+
+def test_variants_of_a_worker_that_is_silent_for_too_long_go_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "_GRACE_S", -597.0)  # the limit of a variant is 600 s
+    with cluster(tmp_path, workers=0) as own:
+        preload = ("--preload", str(PROGRAMS / "behaves.py"))
+        for name in ("honest", "silent"):
+            own.start_worker(name, *preload, BEHAVIOR=str(tmp_path / f"{name}.behavior"))
+        own.wait_for_workers()
+        (tmp_path / "silent.behavior").write_text("never comes")
+        assert errors(answers(own.address)) == []
+        assert (tmp_path / "silent.behavior.log").exists()
+        (tmp_path / "honest.behavior").write_text("never comes")
+        assert all("not answered for 3 s" in e.message for e in errors(answers(own.address, 2)))
 
 
 def test_a_scheduler_that_does_not_answer_is_one_error() -> None:

@@ -30,6 +30,8 @@ def behave(build: str, group: Group, request: Request) -> object:
         log.write(f"{behavior}\n")
     if behavior == "is death":
         os._exit(1)
+    if behavior == "never comes":
+        time.sleep(3600)
     if behavior == "is an error":
         raise RuntimeError("no such luck")
     if behavior == "is a refusal":
