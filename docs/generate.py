@@ -14,11 +14,14 @@ results recorded in tests/coverage do not match the kernels there.
 from __future__ import annotations
 
 import collections
+import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -26,7 +29,8 @@ from pallasc import errors
 from pallasc.cli.list import COLUMNS, target_rows
 from pallasc.cli.main import CLOSED_PIPE, COMMANDS, INTERRUPTED, OUTPUT_LOST, root
 from pallasc.errors import PallascError
-from pallasc.specs.artifacts.plan import STEP_KINDS, Bytes, Copy, Fill, Launch, Peers, Pointer
+from pallasc.runtime.calls import plain
+from pallasc.specs.artifacts.plan import STEP_KINDS, Bytes, Launch, Peers, Pointer, Step
 from pallasc.specs.gpus import MODELS
 
 DOCS = Path(__file__).resolve().parent
@@ -154,14 +158,6 @@ def targets_page() -> str:
     )
 
 
-_EXECUTED = {
-    "fill": (Fill, "`cuMemsetD8Async`, `cuMemsetD32Async`", "writes its buffer on the host"),
-    "copy": (Copy, "`cuMemcpyDtoDAsync`", "copies on the host"),
-    "launch": (Launch, "`cuLaunchKernelEx`", "runs the PTX of the kernel"),
-}
-"""For each kind of step: the driver functions that run it, and how `pallasc.emulate` runs it."""
-
-
 def plans_page() -> str:
     """Return the steps of launch plans."""
     text = (
@@ -171,10 +167,17 @@ def plans_page() -> str:
         "emulator. Both launchers call the driver functions in the table, and reject plans for "
         "several devices, whose kernels take a table of peers."
     )
+    in_c = (DOCS.parent / "runtime" / "native" / "launch.c").read_text()
     steps = []
-    for name in STEP_KINDS:
-        step, functions, emulated = _EXECUTED[name]
-        steps.append([f"`{name}`", _fields(step), functions, functions, emulated])
+    for name, step in zip(STEP_KINDS, get_args(Step), strict=True):
+        if step is Launch:
+            functions = re.findall(r'"(cuLaunch\w+)"', inspect.getsource(plain))
+            emulated = "runs the PTX of the kernel"
+        else:
+            functions = re.findall(r'"(cu\w+)"', inspect.getsource(step.driver_call))
+            emulated = "changes its buffers on the host"
+        launched = [each for each in functions if f"driver.{each}(" in in_c]
+        steps.append([f"`{name}`", _fields(step), _code(launched), _code(functions), emulated])
     parameters = [
         [f"`{kind.__name__.lower()}`", _fields(kind), launched, launched, "yes"]
         for kind, launched in ((Pointer, "yes"), (Bytes, "yes"), (Peers, "no"))
@@ -186,7 +189,11 @@ def plans_page() -> str:
 
 
 def _fields(kind: type) -> str:
-    return ", ".join(f"`{name}`" for name in kind.__struct_fields__)
+    return _code(kind.__struct_fields__)
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:

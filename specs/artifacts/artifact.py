@@ -101,7 +101,7 @@ class KernelResources(StrictStruct, frozen=True):
         return self.spill_store_bytes + self.spill_load_bytes
 
 
-class LaunchSize(Struct, frozen=True, tag_field="kind", tag="launch"):
+class LaunchSize(Struct, frozen=True):
     """Resources that a launch uses on a multiprocessor, in addition to its kernel's.
 
     Attributes:
@@ -117,16 +117,12 @@ class LaunchSize(Struct, frozen=True, tag_field="kind", tag="launch"):
     dynamic_smem_bytes: Natural
 
 
-class _Copy(Struct, tag_field="kind", tag="copy"):
-    """A step of the plan that is not checked here."""
-
-
-class _Fill(Struct, tag_field="kind", tag="fill"):
-    """A step of the plan that is not checked here."""
-
-
 class _Steps(Struct):
-    steps: tuple[LaunchSize | _Copy | _Fill, ...]
+    steps: tuple[dict[str, Any], ...]
+
+
+class _Launches(Struct):
+    launches: tuple[LaunchSize, ...]
 
 
 class _Parts(Struct):
@@ -164,9 +160,8 @@ class Artifact:
     def __init__(
         self, record: Mapping[str, object] | ArtifactRecord, read_blob: Callable[[str], bytes]
     ) -> None:
-        parts = _checked(record)
+        parts, self.launch_sizes = _checked(record)
         self.target, self.kernels, self._sizes = parts.target, parts.kernels, parts.blobs
-        self.launch_sizes = tuple(s for s in parts.plan.steps if isinstance(s, LaunchSize))
         for kernel in self.kernels:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
                 self.blob_bytes(key)
@@ -295,9 +290,12 @@ class Artifact:
         raise CorruptError(f"the artifact has no kernel {name}")
 
 
-def _checked(record: Any) -> _Parts:
+def _checked(record: Any) -> tuple[_Parts, tuple[LaunchSize, ...]]:
+    """Return the checked parts of a record, and the launches of its plan."""
     try:
-        return convert(record, _Parts)
+        parts = convert(record, _Parts)
+        launches = [step for step in parts.plan.steps if step.get("kind") == "launch"]
+        return parts, convert({"launches": launches}, _Launches).launches
     except ValidationError as error:
         schema = record.get("schema") if isinstance(record, Mapping) else None
         if schema != ARTIFACT_SCHEMA:

@@ -127,7 +127,7 @@ def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record()
 def test_a_damaged_launch_is_refused(field: str, value: object) -> None:
     plan = copy.deepcopy(RECORD["plan"])
     plan["steps"][1][field] = value
-    with pytest.raises(CorruptError, match=rf"is damaged: .*`\$.plan.steps\[1\].{field}"):
+    with pytest.raises(CorruptError, match=rf"is damaged: .*`\$.launches\[0\].{field}"):
         _artifact(plan=plan)
 
 
