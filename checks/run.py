@@ -40,8 +40,8 @@ def check_installed() -> None:
     lacking = [name for name in ("numpy", "ml_dtypes") if find_spec(name) is None]
     if lacking:
         raise ToolError(
-            f"emulation requires {' and '.join(lacking)}, not installed in this Python.",
-            hint="Run pip install pallasc[emulate].",
+            f"the emulator requires {' and '.join(lacking)}, not installed in this Python.",
+            hint="Install it with: pip install 'pallasc[emulate]'",
         )
 
 

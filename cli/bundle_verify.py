@@ -95,20 +95,27 @@ def verify_command(
 ) -> int:
     """Verify the digests and signatures of a bundle, and check that it is ready for release.
 
-    The exit code is 5 for a damaged bundle and for a missing required signature. Signatures are
-    checked only with --key or --require-signature. With --lock, the exit code is 3, regardless of
-    --fail-on, if a variant is missing from the lock file or has a different artifact there. Each
-    finding is one line, the worst first:
-      lock          differs from --lock (error); a variant of the lock file is missing (note)
-      target        no variants for a requested target (error); variants for another target, or a
-                    kernel that lacks some of its variants on a target (warning)
+    The exit code is 5 for a damaged bundle and for a missing required signature.
+    Signatures are checked only with --key or --require-signature. With --lock,
+    the exit code is 3, regardless of --fail-on, if a variant is missing from the
+    lock file or has a different artifact there. Each finding is one line, the
+    worst first:
+      lock          differs from --lock (error); a variant of the lock file is
+                    missing (note)
+      target        no variants for a requested target (error); variants for
+                    another target, or a kernel that lacks some of its variants on
+                    a target (warning)
       size          larger than --budget or --variant-budget (error)
-      driver        needs a newer driver than --driver (error); driver of each target (note)
-      architecture  a cubin for a different architecture than its variant's (error)
+      driver        needs a newer driver than --driver (error); driver of each
+                    target (note)
+      architecture  a cubin for a different architecture than its variant's
+                    (error)
       signature     not signed (warning)
       spill         spills more than --spills (warning); spills are unknown (note)
-      debug         contains debug sections, PTX, source lines, or reference values (warning)
-      tuning        a variant of a tuned kernel that no row of the table uses (warning)
+      debug         contains debug sections, PTX, source lines, or reference
+                    values (warning)
+      tuning        a variant of a tuned kernel that no row of the table uses
+                    (warning)
       provenance    built from files that differ from the commit (warning)
 
     Examples:

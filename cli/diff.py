@@ -79,16 +79,18 @@ def command(
     kernel, target, and parameters. A parameter is ignored if no value of it is in both
     selections, such as "block" with -k "block=64" -k "block=128".
 
-    Variants are matched by id; if each side has a single variant, the ids may differ. Differences
-    are printed worst first; if there are none, nothing is printed. Each depth includes the depths
-    above it:
-      resources  registers, spills, stack, shared memory, occupancy, and size; shows if the launch
-                 plans or the bytes of the machine code differ
+    Variants are matched by id; if each side has a single variant, the ids may
+    differ. Differences are printed worst first; if there are none, nothing is
+    printed. Each depth includes the depths above it:
+      resources  registers, spills, stack, shared memory, occupancy, and size;
+                 shows if the launch plans or the bytes of the machine code differ
       mix        instructions of kernels by class
-      sass       machine code without stalls and addresses, with registers and labels renamed by
-                 first use, so that only different or reordered instructions count
-      lines      instructions by source line; specs are compiled again to find the lines; a bundle
-                 must be made with --lines; for others, first run inspect --lines on the spec
+      sass       machine code without stalls and addresses, with registers and
+                 labels renamed by first use, so that only different or reordered
+                 instructions count
+      lines      instructions by source line; specs are compiled again to find the
+                 lines; a bundle must be made with --lines; for others, first run
+                 inspect --lines on the spec
       raw        the unmodified machine code
 
     Differences do not change the exit code; with --exit-code, they make it 1.

@@ -344,7 +344,7 @@ def several(points: Sequence[Variant], how: str) -> SpecError:
     example = " and ".join(f"{name}={plain(first[name])}" for name in differing)
     return SpecError(
         f"{len(points)} variants of {points[0].name} can be {how}:"
-        f"{_listed([point.id for point in points])}",
+        f"{_listed([point.id.rpartition('@')[0] for point in points])}",
         location=points[0].location,
         hint=f'Choose one, such as -k "{example}", or run all with --all.',
     )

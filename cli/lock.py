@@ -44,8 +44,8 @@ def command(
     compiled them. Commit it: `pallasc build --locked` fails if a result differs from the file,
     and `pallasc build --frozen` fails if anything has to be compiled.
 
-    Without --update, nothing is compiled or written. Each difference is printed to standard output
-    as one line; if there are differences, the exit code is 3:
+    Without --update, nothing is compiled or written. Each difference is printed
+    to standard output as one line; if there are differences, the exit code is 3:
       + not in the lock file
       ~ in the lock file with a different action key or artifact
       - only in the lock file

@@ -86,7 +86,7 @@ def find_bundles(package: str | ModuleType) -> list[BundleFile]:
         SpecError: `PALLASC_BUNDLE_PATH` names a path that does not exist.
     """
     name = getattr(package, "__name__", package)
-    if not isinstance(name, str) or not _is_name(name):
+    if not isinstance(name, str) or not _is_name(name) or name == "__main__":
         raise ArgumentError(
             f"{str(name)!r} is not the name of a package.",
             hint="Give the package's import name; pallasc.open_bundle opens a file.",

@@ -210,10 +210,10 @@ def _is_here(name: str) -> bool:
 def _note(name: str, kernel: str, place: str) -> str:
     where = f" ({place})" if place else ""
     why = why_not_declared(name)
-    hint = f"it {why}." if why else f'to let it through, write env: ["{name}"] in the spec.'
+    hint = f"it {why}." if why else f'to pass it on, write env: ["{name}"] in the spec.'
     if name.startswith(_HOME):
         hint = 'kernels have an empty home. To use yours, write env: ["HOME"] in the spec.'
-    return f"{kernel} asks for {name}{where}, which is here but not let through: {hint}"
+    return f"{kernel} asks for {name}{where}, which exists here but is not passed on: {hint}"
 
 
 def padding_error(result: VariantResult) -> SpecError | None:

@@ -350,6 +350,7 @@ _OPTIONAL = {
     "cryptography": ("only signatures need it", "sign"),
     "distributed": ("only --executor needs it", "dask"),
     "Jinja2": ("only report needs it", "report"),
+    "obstore": ("only remote stores need it", "remote"),
 }
 """Purpose of each package, and the extra of pallasc that installs it; "" for the compiler's
 packages."""

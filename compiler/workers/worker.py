@@ -436,7 +436,7 @@ def why_uncached(read: Sources) -> str:
     if read.unknown:
         return f"cannot compute a digest of {', '.join(sorted(read.unknown))}: no file"
     if read.unseen:
-        return f"{min(read.unseen)}: changes of that cannot be noticed"
+        return f"{min(read.unseen)}: pallasc cannot notice when that changes"
     changed = read.changed_since(_first_task_ns[0])
     return f"{name_of(changed[0])} changed during compilation" if changed else ""
 

@@ -64,8 +64,8 @@ LOCK_SCHEMA, TABLES_SCHEMA = 3, 4
 
 READ_SCHEMAS = ("1", "2", "3", "4")
 NOTES = (
-    "# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes",
-    "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
+    "# The artifact of each variant. Commit this file. `pallasc lock SPECS --update` writes it;",
+    "# `pallasc build --locked` and `pallasc build --frozen` require these artifacts.",
 )
 
 VARIABLE = "variable "

@@ -279,8 +279,9 @@ class _Reader:
             items[key] = self._value(written)
         is_empty = getattr(written, "value", None) == "" and written.implicit[0]
         if start.flow_style and len(items) == 1 and is_empty:
-            message = f"{{{key}}} is a mapping in YAML."
-            raise self._error(start, message, f'Write "{{{key}}}" in quotes.')
+            message = f"{{{key}}} is a mapping with an empty value in YAML."
+            hint = f'Write "{{{key}}}" in quotes for a parameter, or {{{key}: null}}.'
+            raise self._error(start, message, hint)
         return items
 
     def _key(self, event: Any) -> str:

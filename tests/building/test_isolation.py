@@ -132,14 +132,14 @@ def test_a_variable_that_is_not_declared_is_not_seen_and_the_build_says_so_or_fa
         first.notes
         == hit.notes
         == (
-            f"{said} (choosing.py:4), which is here but not let through: "
-            'to let it through, write env: ["KERNEL_TILE"] in the spec.',
+            f"{said} (choosing.py:4), which exists here but is not passed on: "
+            'to pass it on, write env: ["KERNEL_TILE"] in the spec.',
         )
     )
     assert (failed.status, failed.error.exit_code) == ("failed", 1)
     assert failed.error.message.startswith(
         f"it compiles with a warning: choosing.py:4: pallasc: {said}, "
-        "which is here but not let through"
+        "which exists here but is not passed on"
     )
     assert str(failed.error.location) == f"{project.folder}/choosing.py:4"
 
@@ -167,7 +167,7 @@ def test_a_build_names_the_variable_without_which_a_kernel_fails(
         assert variable in result.error.message
     places = ("called.py:4", "imported.py:2", "tiles.py:2")
     notes = [
-        f"{kernel} asks for {variable} ({place}), which is here but not let through"
+        f"{kernel} asks for {variable} ({place}), which exists here but is not passed on"
         for kernel, variable, place in zip(kernels, variables, places, strict=True)
     ]
     assert sorted(note.partition(": ")[0] for note in report.notes) == sorted(notes)
@@ -204,7 +204,7 @@ def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
     report = project.build()
     assert report.results[0].status == "hit"
     (note,) = report.notes
-    assert note.startswith("tuned asks for ~/table.json (tuned.py:3), which is here but not let")
+    assert note.startswith("tuned asks for ~/table.json (tuned.py:3), which exists here but is not")
     assert list((home / ".cache").iterdir()) == []
 
 

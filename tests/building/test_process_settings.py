@@ -37,8 +37,8 @@ ASKED = {
     "def run(x): return x * (9 + DEBUG)\n",
 }
 SAID = {
-    "program": "program.py ran another program: changes of that cannot be noticed",
-    "proc": "proc.py read /proc/cpuinfo: changes of that cannot be noticed",
+    "program": "program.py ran another program: pallasc cannot notice when that changes",
+    "proc": "proc.py read /proc/cpuinfo: pallasc cannot notice when that changes",
 }
 WITHOUT_EFFECT = (
     "flags sets LC_ALL, XLA_FLAGS, which has no effect: set it where the build is started"
@@ -145,5 +145,5 @@ def test_what_a_python_spec_looks_at_is_an_input_of_what_it_declares(
         array, notes = declared()
         assert array == f"f32[{size}, 128]"
         assert len(notes) == (name == "EVEN_MORE")
-        said = "declared.py asks for EVEN_MORE (declared.py:12), which is here"
+        said = "declared.py asks for EVEN_MORE (declared.py:12), which exists here"
         assert all(note.startswith(said) for note in notes)

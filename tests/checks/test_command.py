@@ -237,8 +237,8 @@ def test_without_numpy_stored_results_are_shown_and_others_say_what_to_install(
     ran = checking.pallasc(again, *words, "--seed", "7", start=start)
     assert (ran.code, ran.out) == (4, "")
     assert ran.err.endswith(
-        "error: emulation requires numpy, not installed in this Python.\n"
-        "  Run pip install pallasc[emulate].\n"
+        "error: the emulator requires numpy, not installed in this Python.\n"
+        "  Install it with: pip install 'pallasc[emulate]'\n"
     )
 
 

@@ -50,8 +50,8 @@ NUMBERS = (
     "occupancy: 8, cubin_bytes: 9512}"
 )
 TEXT = f"""\
-# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes
-# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.
+# The artifact of each variant. Commit this file. `pallasc lock SPECS --update` writes it;
+# `pallasc build --locked` and `pallasc build --frozen` require these artifacts.
 schema: 3
 toolchain:
   jax: {{version: "0.12.0.1", digest: {JAX.digest}}}
