@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import itertools
@@ -65,6 +66,18 @@ def _source() -> dict[str, Any]:
     return data
 
 
+@functools.cache
+def _types() -> dict[str, Schema]:
+    """Return the JSON schemas of fields that are in no class, by name."""
+    found: dict[str, Schema] = {}
+    for kind, names in _source()["types"].items():
+        schema: Schema = {"type": [kind, "null"]}
+        if kind == "strings":
+            schema = {"type": ["array", "null"], "items": {"type": "string"}}
+        found |= dict.fromkeys(names.split(), schema)
+    return found
+
+
 def _fields(data: Mapping[str, Any]) -> dict[str, Field]:
     found: dict[str, Field] = {}
     for names, value in data.items():
@@ -86,6 +99,8 @@ def _add(found: dict[str, Field], name: str, value: Any) -> None:
     own = known if value is None else _field(value)
     if not own.kind and not known.kind:
         own = replace(own, values=known.values)
+    if not (own.kind or own.values):
+        own = replace(own, values=_types().get(key, {}))
     if "*" in name:
         own = replace(own, kind="any", fields={})
     found[key] = replace(own, text=own.text or known.text, optional="?" in name)
