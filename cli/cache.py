@@ -114,7 +114,12 @@ def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: b
     from pallasc.compiler.builds.remote_tier import namespace_here
 
     settings = transfer.required_settings(url or None)
-    here = [namespace_here(store)]
+    try:
+        here = [namespace_here(store)]
+    except ToolError:
+        if not every:
+            raise
+        here = []
     names = None if every else here
     found = survey(settings, names)
     faults = verify(settings, names) if verifies else None
@@ -303,7 +308,7 @@ def _pruned_lines(pruned: Pruned) -> Iterator[str]:
         if unit.is_pack:
             what = f"pack {unit.name[:12]} of {count(len(unit.keys), 'artifact')}"
         else:
-            what = ", ".join(pruned.names.get(unit.name, [])) or unit.name[:12]
+            what = ", ".join([*pruned.names.get(unit.name, []), unit.name[:12]])
         yield f"{would} {what}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
     if pruned.plan.held:
         yield f"kept {count(pruned.plan.held, 'artifact')}: named by --keep, in use, or new"
