@@ -428,7 +428,9 @@ def _execute(name: str, file: Path, shown: str) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, SpecError):
             raise
-        raise SpecError(_summary(error), location=_place(error, file, shown)) from error
+        missing = isinstance(error, ModuleNotFoundError)
+        hint = f"It is neither next to {file.name} nor installed." if missing else None
+        raise SpecError(_summary(error), location=_place(error, file, shown), hint=hint) from error
     return module
 
 
