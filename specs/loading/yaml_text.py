@@ -280,8 +280,7 @@ class _Reader:
         is_empty = getattr(written, "value", None) == "" and written.implicit[0]
         if start.flow_style and len(items) == 1 and is_empty:
             message = f"{{{key}}} is a mapping with an empty value in YAML."
-            hint = f'Write "{{{key}}}" in quotes for a parameter, or {{{key}: null}}.'
-            raise self._error(start, message, hint)
+            raise self._error(start, message, f'Write "{{{key}}}" in quotes, or {{{key}: null}}.')
         return items
 
     def _key(self, event: Any) -> str:
