@@ -44,11 +44,6 @@ _MOST_VALUES = 1_000_000
 """Maximum number of values in a reply: a value of three characters takes about 60 bytes of memory.
 """
 
-_HINT = (
-    "Start one with: dask scheduler; or compile here, without --executor. For TLS, the scheduler "
-    "and this machine need certificates of one authority: set distributed.comm.tls.ca-file, "
-    ".client.cert and .client.key in dask's configuration."
-)
 _CONNECT_S = 5.0
 _WAIT_S = 30.0
 _SLOWEST_BYTES_PER_S = 1e6
@@ -147,13 +142,16 @@ class ClusterPool(ExitStack):
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise ToolError(
                 f"there is no scheduler that answers at {self._address}: {_text_of(error)}",
-                hint=_HINT,
+                hint="Start one with: dask scheduler; or compile here, without --executor. For "
+                "TLS, the scheduler and this machine need certificates of one authority: set "
+                "distributed.comm.tls.ca-file, .client.cert and .client.key in dask's settings.",
             ) from error
         self._client = self.enter_context(client)
 
     def describe(self, build: BuildPlugin) -> None:
         """Send the workers the toolchain, limits, and sources of the variants of `run`."""
-        self._limit_s = build.timeout_s + _GRACE_S
+        # A worker compiles a variant again if the compiling process has died.
+        self._limit_s = 2 * build.timeout_s + _GRACE_S
         wait_s = _WAIT_S + sum(map(len, build.sources.files.values())) / _SLOWEST_BYTES_PER_S
         self._ask(wait_s, self._client.register_plugin, build, name=self._name)
         self.callback(self._ask, _WAIT_S, self._client.unregister_worker_plugin, self._name)
@@ -286,10 +284,12 @@ class ClusterPool(ExitStack):
         self._workers = self._client.ncores()
         self.jobs = sum(self._workers.values()) or self.jobs
         for worker, keys in self._client.processing().items():
-            for sent in [self._sent[key] for key in keys if key in self._sent]:
+            own = [self._sent[key] for key in keys if key in self._sent]
+            self._silent_s[worker] = self._silent_s.get(worker, now_s) if own else now_s
+            if now_s > self._silent_s[worker] + self._limit_s:
+                self._refused[worker] = f"it has not answered for {self._limit_s:.0f} s"
+            for sent in own:
                 sent.worker = worker
-                if now_s > self._silent_s.setdefault(worker, now_s) + self._limit_s:
-                    self._refused[worker] = f"it has not answered for {self._limit_s:.0f} s"
                 yield from self._started(sent)
         for key, sent in list(self._sent.items()):
             is_gone = sent.allowed is not None and not {*sent.allowed} & {*self._workers}

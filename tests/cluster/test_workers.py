@@ -129,7 +129,7 @@ def test_a_variant_over_which_workers_die_fails_alone_and_a_lost_scheduler_ends_
 def test_variants_of_a_worker_that_is_silent_for_too_long_go_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "_GRACE_S", -597.0)  # the limit of a variant is 600 s
+    monkeypatch.setattr(clients, "_GRACE_S", -1197.0)  # the limit of a variant is 600 s
     with cluster(tmp_path, workers=0) as own:
         preload = ("--preload", str(PROGRAMS / "behaves.py"))
         for name in ("honest", "silent"):
