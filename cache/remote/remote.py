@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, Trust, read_trust, set_prefix
-from pallasc.cache.remote.session import FAULTS, RemoteError, Session
+from pallasc.cache.remote.session import FAULTS, Objects, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
 from pallasc.cache.remote.transfer import (
     ROOT,
@@ -171,7 +171,7 @@ def _namespaces(session: Session, names: Sequence[str] | None = None) -> Sequenc
     """Return `names`, or all namespaces in the remote if it is None."""
     if names is not None:
         return names
-    return sorted(filter(format.is_name, session.result(session.objects.folders(ROOT))))
+    return sorted(filter(format.is_name, session.result(session.submit(Objects.folders, ROOT))))
 
 
 class Transfer(NamedTuple):
@@ -298,7 +298,7 @@ def probe(
             known_catalog(session, namespace)
             done = True
             if settings.write:
-                session.result(session.objects.put(_PROBE, b"pallasc\n"))
+                session.result(session.submit(Objects.put, _PROBE, b"pallasc\n"))
     except RemoteError as error:
         text = f"{error.message}. {error.hint}"
         return ("", text) if done else (text, "")
@@ -379,7 +379,7 @@ def _faults(session: Session, namespace: str) -> Iterator[str]:
         reading = read_pack(session, namespace, row)
         session.first([reading])
         try:
-            pack = open_remote_pack(row, reading.result())
+            pack = open_remote_pack(row, reading.result()[0])
             for packed in row.each():
                 PackedVariant.read(pack, packed.hex())
             for entry in pack.check():
@@ -445,12 +445,12 @@ def prune(
             if names and not dry_run:
                 catalog = change_catalog(session, namespace, change)
             named = {*names, *(pack_name(namespace, row.pack) for row in catalog.rows)}
-            listed = session.result(session.objects.listed(f"{ROOT}/{namespace}/packs"))
+            listed = session.result(session.submit(Objects.listed, f"{ROOT}/{namespace}/packs"))
             for name, size, modified_s in listed:
                 if name not in named and modified_s < now - GRACE_S:
                     unknown[name] = size
         for name in [] if dry_run else [*gone, *unknown]:
-            session.result(session.objects.delete(name))
+            session.result(session.submit(Objects.delete, name))
     freed = sum(row.size for row in old)
     kept = sum(row.size for row in rows) - freed
     return Pruned(

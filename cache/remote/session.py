@@ -1,13 +1,17 @@
 """Requests to a remote store, the time a build waits for them, and credentials.
 
-Requests go through obstore, in an event loop in a background thread, so every request can be
-cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` seconds of
-waiting. Each variant that is downloaded or sent restores up to `VARIANT_S` seconds, less than it
-takes to compile the variant. No more requests are made when the budget is used up, after
-`MOST_FAILURES` bad objects, or when the whole remote fails.
+A process of its own makes the requests, through obstore (`serve`). To cancel them, a session kills
+this process, which also ends their downloads. If a server's answer ends the process, the build
+continues without the remote. This happens, for example, if an error response announces more bytes
+than the machine has: obstore allocates this size, and Rust ends a process that gets no memory.
 
-obstore reads the body of an error response without a limit. So the memory of this process is
-watched during requests, and a request that makes it grow by `MOST_GROWTH_BYTES` ends the session.
+A build has a budget: it may lose `PATIENCE_S` seconds of waiting. Each variant that is downloaded
+or sent restores up to `VARIANT_S` seconds, less than it takes to compile the variant. No more
+requests are made when the budget is used up, after `MOST_FAILURES` bad objects, or when the whole
+remote fails.
+
+obstore reads the body of an error response without a limit. So the process watches its memory
+during requests, and a request that makes it grow by `MOST_GROWTH_BYTES` ends the session.
 
 obstore's messages quote addresses, headers, and responses, which may contain credentials. An error
 raised here consists of words from this module, numbers, and known names, and has no other exception
@@ -17,24 +21,30 @@ user and password of the URL, else from PALLASC_REMOTE_TOKEN, a bearer token.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import errno
 import os
+import pickle
 import re
+import resource
 import stat
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from pallasc.cache.remote.settings import CLOUDS, Address, RemoteSettings, RemoteStats
 from pallasc.errors import PallascError, ToolError
+
+if TYPE_CHECKING:
+    import asyncio
 
 PATIENCE_S = 1.8
 VARIANT_S = 0.1
@@ -42,10 +52,14 @@ MOST_FAILURES = 8
 MOST_GROWTH_BYTES = 32 * 2**20
 REQUEST_S = 10.0
 TOKEN = "PALLASC_REMOTE_TOKEN"
+_SERVE = "from pallasc.cache.remote.session import serve; serve()"
+_END_S = 1.0
+_PIPE_BYTES = 2**20
 _WATCH_S = 0.004
 _CHUNK_BYTES = 256 * 2**10
 _VERSION = ("e_tag", "version")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Version = Mapping[str, str]
@@ -99,22 +113,81 @@ class Session(contextlib.AbstractContextManager["Session"]):
         tell: Callable[[str], None] = lambda warning: None,
     ) -> None:
         self._tell = tell
+        self.address = settings.address
         self.stats = RemoteStats(url=settings.address.text)
         self.is_build = is_build
         self.failed: RemoteError | None = None
-        timeout_s, retries = (REQUEST_S, 1) if is_build else (settings.timeout_s, 2)
-        self.objects = Objects(settings.address, self.stats, environ, timeout_s, retries)
         self._failures = 0
-        self._loop = asyncio.new_event_loop()
-        # A daemon: a file system that hangs must not keep the process from exiting.
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
+        self._asked: dict[int, Future[Any]] = {}
+        """Requests that have no reply yet, by number."""
+        self._lost: RemoteError | None = None
+        """Set when the process has ended."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start(environ, (REQUEST_S, 1) if is_build else (settings.timeout_s, 2))
 
-    def submit(self, request: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a request in the background; get its result with `first` or `result`."""
-        # Not wrapped in another coroutine: if the wrapper were cancelled before it starts,
-        # `request` would never be awaited.
-        return asyncio.run_coroutine_threadsafe(request, self._loop)
+    def _start(self, environ: Mapping[str, str], limits: tuple[float, int]) -> None:
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _SERVE],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                env=dict(environ), pipesize=_PIPE_BYTES, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            text = f"{self.stats.url}: the process that makes requests cannot be started: {why}"
+            self.fail(RemoteError(text, Failure.SETTINGS, hint="Check the limits of this user."))
+            return
+        self._send(self.address, *limits)
+        # A daemon: a file system that hangs must not keep this process from exiting.
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+
+    def submit(
+        self,
+        method: Callable[Concatenate[Objects, P], Coroutine[Any, Any, T]],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> Future[T]:
+        """Start a request, a method of `Objects`; get its result with `first` or `result`."""
+        future: Future[T] = Future()
+        if self.failed is not None:
+            future.cancel()
+            return future
+        self.stats.requests += 1
+        number = self.stats.requests
+        self._asked[number] = future
+        with self.waiting():
+            self._send(number, method.__name__, arguments, options)
+        if self._lost is not None:
+            self._settle(number, None, self._lost)
+        return future
+
+    def _send(self, *message: object) -> None:
+        pipe = self._process.stdin if self._process else None
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # `_listen` notices that the process has ended
+                pickle.dump(message, pipe)
+                pipe.flush()
+
+    def _listen(self, replies: IO[bytes]) -> None:
+        """Settle requests by the replies of the process, until it ends."""
+        with replies, contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
+            while True:
+                number, value, error, read, written = pickle.load(replies)
+                self.stats.bytes_read, self.stats.bytes_written = read, written
+                self._settle(number, value, error and RemoteError(*error[:2], hint=error[2]))
+        text = f"{self.stats.url}: an answer ended the process that was reading it"
+        self._lost = RemoteError(text, Failure.BROKEN)
+        for number in [*self._asked]:
+            self._settle(number, None, self._lost)
+
+    def _settle(self, number: int, value: object, error: RemoteError | None) -> None:
+        future = self._asked.pop(number, None)
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -142,13 +215,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
             done, _ = wait(futures, left_s, return_when=FIRST_COMPLETED)
         return next((future for future in futures if future in done), None)
 
-    def result(self, request: Coroutine[Any, Any, T]) -> T:
-        """Make a request and wait for its result.
+    def result(self, future: Future[T]) -> T:
+        """Wait for the result of a request.
 
         Raises:
             RemoteError: the request fails, or the budget is used up.
         """
-        future = self.submit(request)
         if self.first([future]) is None and self.failed is not None:
             raise self.failed
         try:
@@ -165,7 +237,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         if self.failed is None:
             self.failed = error
             self.stats.tripped = error.message
-            self._cancel_all()
+            self.close()
             if self.is_build:
                 hint = f" {error.hint}" if error.hint else ""
                 self._tell(f"remote store disabled for this build: {error.message}.{hint}")
@@ -189,25 +261,59 @@ class Session(contextlib.AbstractContextManager["Session"]):
             text = f"{self.stats.url}: {self._failures} objects are missing or damaged"
             self.fail(RemoteError(text, Failure.DAMAGED))
 
-    def _cancel_all(self) -> None:
-        def cancel() -> None:
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
-
-        self._loop.call_soon_threadsafe(cancel)
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End all requests and the thread."""
-        if self._loop.is_closed():
+        """End all requests and the process."""
+        process, self._process = self._process, None
+        if process is None:
             return
-        self._cancel_all()
-        self._loop.call_soon_threadsafe(self._loop.call_later, 0.05, self._loop.stop)
-        self._thread.join(1.0)
-        if not self._thread.is_alive():
-            self._loop.close()
+        process.kill()
+        for future in [*self._asked.values()]:
+            future.cancel()
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            process.wait(_END_S)
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):  # data that the process did not read
+                process.stdin.close()
+
+
+# ---- the process that makes the requests
+
+
+def serve() -> None:
+    """Make the requests that a session sends to standard input, until it ends."""
+    import asyncio
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    objects = Objects(*pickle.load(sys.stdin.buffer))
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=_read_requests, args=(objects, loop), daemon=True).start()
+    loop.run_forever()
+
+
+def _read_requests(objects: Objects, loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
+    with contextlib.suppress(EOFError):
+        while True:
+            request = pickle.load(sys.stdin.buffer)
+            asyncio.run_coroutine_threadsafe(_reply(objects, *request), loop)
+    os._exit(0)  # the session is gone; no request may delay this
+
+
+async def _reply(
+    objects: Objects, number: int, method: str, arguments: Sequence[Any], options: dict[str, Any]
+) -> None:
+    value, error = None, None
+    try:
+        value = await getattr(objects, method)(*arguments, **options)
+    except RemoteError as caught:
+        error = caught.message, caught.failure, caught.hint
+    reply = (number, value, error, objects.bytes_read, objects.bytes_written)
+    pickle.dump(reply, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
 def _resident_bytes() -> int:
@@ -215,24 +321,24 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * _PAGE_BYTES
 
 
-# ---- objects
-
-
 class Objects:
-    """The objects below an address; `stats` counts requests and bytes."""
+    """The objects below an address.
 
-    def __init__(
-        self,
-        address: Address,
-        stats: RemoteStats,
-        environ: Mapping[str, str],
-        timeout_s: float,
-        retries: int,
-    ) -> None:
-        self.address, self._stats, self._environ = address, stats, environ
-        timeout = timedelta(seconds=timeout_s)
+    Args:
+        address: the address.
+        timeout_s: time limit of a request.
+        retries: how often a request is repeated after a failure of the server.
+
+    Attributes:
+        bytes_read: size of the bodies that were received so far.
+        bytes_written: size of the bodies that were sent so far.
+    """
+
+    def __init__(self, address: Address, timeout_s: float, retries: int) -> None:
+        self.address = address
+        self.bytes_read = self.bytes_written = 0
         self._client: dict[str, Any] = {
-            "timeout": timeout,
+            "timeout": timedelta(seconds=timeout_s),
             "allow_http": True,
             "user_agent": "pallasc",
         }
@@ -255,7 +361,7 @@ class Objects:
             if meta["size"] <= limit:
                 async for chunk in result.stream(_CHUNK_BYTES):
                     data += bytes(chunk)
-                    self._stats.bytes_read += len(chunk)
+                    self.bytes_read += len(chunk)
                     if len(data) > limit:
                         break
             if max(len(data), meta["size"]) > limit:
@@ -289,7 +395,7 @@ class Objects:
                 if is_free:
                     raise
                 return False
-            self._stats.bytes_written += len(data)
+            self.bytes_written += len(data)
             return True
 
         return await self._call(f"PUT {self.address}/{name}", write())
@@ -322,9 +428,12 @@ class Objects:
 
     async def delete(self, name: str) -> None:
         """Delete an object; it is not an error if it does not exist."""
+
+        async def remove() -> None:
+            await self._store(name).delete_async(self._prefix + name)
+
         try:
-            delete = self._store(name).delete_async
-            await self._call(f"DELETE {self.address}/{name}", delete(self._prefix + name))
+            await self._call(f"DELETE {self.address}/{name}", remove())
         except RemoteError as error:
             if error.failure is not Failure.MISSING:
                 raise
@@ -335,7 +444,8 @@ class Objects:
         The error is raised outside the handler, so that the library's error is not in
         `__context__`.
         """
-        self._stats.requests += 1
+        import asyncio
+
         task = asyncio.ensure_future(request)
         self._grown_from[task] = _resident_bytes()
         try:
@@ -395,14 +505,14 @@ class Objects:
             if scheme == "file":
                 return stores.LocalStore(self.address.path)
             if scheme == "s3":
-                if not any(map(self._environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION"))):
+                if not any(map(os.environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION"))):
                     options["region"] = "us-east-1"
                 return stores.S3Store(place, **options)
             if scheme == "gs":
                 return stores.GCSStore(place, **options)
             if scheme == "az":
                 return stores.AzureStore(place, **options)
-            header = authorization(self.address, self._environ)
+            header = authorization(self.address, os.environ)
             if header is not None:
                 self._client["default_headers"] = {"Authorization": header}
             return stores.HTTPStore(self.address.text, **options)

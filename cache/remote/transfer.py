@@ -46,7 +46,14 @@ from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import MAX_SETS, Manifest, Trust, set_prefix
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_name
-from pallasc.cache.remote.session import OF_ONE_OBJECT, Failure, RemoteError, Session, Version
+from pallasc.cache.remote.session import (
+    OF_ONE_OBJECT,
+    Failure,
+    Objects,
+    RemoteError,
+    Session,
+    Version,
+)
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import entries_of_manifest, publish_pack, unwritable
 from pallasc.errors import CorruptError
@@ -211,7 +218,7 @@ def read_catalog(session: Session, namespace: str) -> tuple[Catalog, Version]:
         RemoteError: the catalog cannot be read.
     """
     try:
-        get = session.objects.get(catalog_name(namespace), limit=MAX_CATALOG_BYTES)
+        get = session.submit(Objects.get, catalog_name(namespace), limit=MAX_CATALOG_BYTES)
         data, version = session.result(get)
     except RemoteError as error:
         if error.failure is Failure.MISSING:
@@ -241,7 +248,7 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
     Raises:
         RemoteError: the catalog cannot be written, or other writers keep changing it.
     """
-    name, address = catalog_name(namespace), session.objects.address
+    name, address = catalog_name(namespace), session.address
     lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if address.scheme == "file":  # some servers have conditional writes instead
         folders = Folders(Path(address.path, ROOT, namespace))
@@ -252,11 +259,13 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
                 catalog, version = read_catalog(session, namespace)
             except CorruptError:
                 catalog = Catalog()
-                version = session.result(session.objects.get(name, limit=MAX_CATALOG_BYTES))[1]
+                get = session.submit(Objects.get, name, limit=MAX_CATALOG_BYTES)
+                version = session.result(get)[1]
             new = catalog.changed(change)
             if new == catalog:
                 return catalog
-            if session.result(session.objects.put(name, new.encode(), over=version)):
+            put = session.submit(Objects.put, name, new.encode(), over=version)
+            if session.result(put):
                 # Some servers ignore the condition, and some do not support it: check that the
                 # change is there.
                 with contextlib.suppress(CorruptError):
@@ -308,14 +317,9 @@ class PackedVariant(NamedTuple):
         return cls(manifest, entry, {record: pack.place(record).frame, **frames})
 
 
-def read_pack(session: Session, namespace: str, row: PackRow) -> Future[bytes]:
-    """Start reading a pack."""
-
-    async def read() -> bytes:
-        name = pack_name(namespace, row.pack)
-        return (await session.objects.get(name, limit=row.size))[0]
-
-    return session.submit(read())
+def read_pack(session: Session, namespace: str, row: PackRow) -> Future[tuple[bytes, Version]]:
+    """Start reading a pack; the result has its bytes and version."""
+    return session.submit(Objects.get, pack_name(namespace, row.pack), limit=row.size)
 
 
 def open_remote_pack(row: PackRow, data: bytes) -> Pack:
@@ -377,7 +381,7 @@ class Fetch:
             ToolError: the session is not a build's, and the store cannot be written.
         """
         waiting = deque(wanted)
-        reads: dict[Future[bytes], PackRow] = {}
+        reads: dict[Future[tuple[bytes, Version]], PackRow] = {}
         while (waiting or reads) and self._session.failed is None:
             while waiting and _may_start(reads.values(), waiting[0]):
                 row = waiting.popleft()
@@ -388,7 +392,7 @@ class Fetch:
                 continue
             row = reads.pop(future)
             try:
-                self._take(row, wanted[row], future.result(), accept)
+                self._take(row, wanted[row], future.result()[0], accept)
             except CancelledError:
                 break
             except RemoteError as error:
@@ -540,11 +544,13 @@ class Writer:
         row = PackRow(summary.digest, summary.size, int(time.time()), b"".join(self._names))
         data = self._out.getvalue()
         self._open()
-        under_way = [future for future, _ in self._sent if not future.done()]
-        if len(under_way) >= _UNDER_WAY:
+        while self._session.failed is None:
+            under_way = {future: row for future, row in self._sent if not future.done()}
+            if _may_start(under_way.values(), row):
+                break
             self._session.first(under_way)
-        put = self._session.objects.put(pack_name(self._namespace, row.pack), data)
-        self._sent.append((self._session.submit(put), row))
+        put = self._session.submit(Objects.put, pack_name(self._namespace, row.pack), data)
+        self._sent.append((put, row))
 
     def finish(self, change: Change) -> None:
         """Send the rest, change the catalog, and count the variants that were sent.

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -282,9 +281,10 @@ def test_a_web_server_that_cannot_list_cannot_be_pruned(
 
 
 def test_a_missing_package_is_named_with_its_command(
-    machine: Any, run: Any, monkeypatch: pytest.MonkeyPatch
+    machine: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "obstore", None)
+    (tmp_path / "obstore.py").write_text("raise ImportError\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     result = run("build", *machine.arguments, "--dry-run", "--remote", "s3://bucket/prefix")
     assert result.code == 0
     (warning,) = (line for line in result.err.splitlines() if line.startswith("warning: "))

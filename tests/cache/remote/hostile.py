@@ -1,13 +1,15 @@
 """Hostile answers of an HTTP server and mutated files of a remote folder, against real builds.
 
 Run it as `python tests/cache/remote/hostile.py --json`. Each row has the number of variants that a
-build got, wrong ones among them, the time it lost, and the growth of its memory. A hostile answer
-replaces every answer, or the answers for packs alone. The server is a process of its own, so that
-the memory is only the memory of the build.
+build got, wrong ones among them, the time it lost, and the memory that it took, including that of
+the process that makes its requests, beyond what this process needs without any answer. A hostile
+answer replaces every answer, or the answers for packs alone. The server is a process of its own, so
+that its memory is not counted.
 """
 
 import argparse
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -16,6 +18,7 @@ import random
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -107,6 +110,9 @@ ANSWERS: dict[str, Answer] = {
     "404 that never ends": _flood(_head("404 Not Found", "Transfer-Encoding: chunked")),
     "500 that never ends": _flood(_head("500 Error", "Transfer-Encoding: chunked")),
     "200 of a terabyte": _flood(_head("200 OK", "Content-Length: 1099511627776"), _BLOCK),
+    "404 of an exabyte": _flood(_head("404 Not Found", f"Content-Length: {2**60}"), _BLOCK),
+    "403 of a terabyte": _flood(_head("403 Forbidden", f"Content-Length: {2**40}"), _BLOCK),
+    "503 of a gigabyte": _flood(_head("503 Busy", f"Content-Length: {2**30}"), _BLOCK),
     "headers that never end": _flood(b"HTTP/1.1 200 OK\r\n", b"X-Y: " + b"z" * 4000 + b"\r\n"),
     "one endless header": _flood(b"HTTP/1.1 200 OK\r\nX: ", _BLOCK),
     "100 Continue without end": _flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 500),
@@ -193,18 +199,41 @@ def settings_of(url: str) -> RemoteSettings:
     return settings
 
 
-def _peak_bytes() -> int:
-    text = Path("/proc/self/status").read_text()
-    return int(text.partition("VmHWM:")[2].split()[0]) * 1024
+def _peak_bytes(process: int | str = "self") -> int:
+    """Return the largest memory of a process so far, 0 if it has ended."""
+    text = Path(f"/proc/{process}/status").read_text()
+    return int((text.partition("VmHWM:")[2].split() or ["0"])[0]) * 1024
+
+
+class Watched(subprocess.Popen[bytes]):
+    """The process that makes a session's requests, with its memory."""
+
+    peaks: ClassVar[list[int]] = []
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            self.peaks.append(_peak_bytes(self.pid))
+        super().kill()
+
+
+@functools.cache
+def _idle_bytes() -> int:
+    """Return the memory of a process that makes requests, without answers."""
+    with session.Session(settings_of("file:///nowhere"), os.environ, is_build=False) as idle:
+        idle.result(idle.submit(session.Objects.folders, "x"))
+    return Watched.peaks[-1]
 
 
 @contextlib.contextmanager
 def growth(row: dict[str, Any]) -> Iterator[None]:
-    """Put the growth of this process's memory at its peak into a row."""
+    """Put the memory that the work took at its peak into a row."""
+    idle_bytes = _idle_bytes()
     Path("/proc/self/clear_refs").write_text("5")
     before = _peak_bytes()
+    Watched.peaks.clear()
     yield
-    row["growth_bytes"] = _peak_bytes() - before
+    other_bytes = max(0, max(Watched.peaks) - idle_bytes)
+    row["growth_bytes"] = _peak_bytes() - before + other_bytes
 
 
 def _built(settings: RemoteSettings, folder: Path, name: str) -> dict[str, Any]:
@@ -356,6 +385,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     session.PATIENCE_S = options.patience
+    session.subprocess.Popen = Watched  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["HOME"] = name

@@ -1,11 +1,9 @@
 """Processes that push, pull and merge are killed at random moments; all stores verify afterwards.
 
 `run` is used by the tests with a few kills and by bench/remote.py with a thousand. Each process is
-forked from this one, so that it is busy with the transfer from its first moment on. This process
-itself never opens a remote store, because obstore's threads do not survive a fork.
+forked from this one, so that it is busy with the transfer from its first moment on.
 """
 
-import json
 import os
 import random
 import shutil
@@ -52,7 +50,7 @@ def run(folder: Path, *, kills: int, seed: int) -> Outcome:
         turn += 1
         settings = _settings(folder / "remote")
         _killed(outcome, "push", rng, longest, _pushing(settings, source, keys, rng))
-        outcome.wrong += _faults(settings)
+        outcome.wrong += verify(settings)
         _killed(outcome, "pull", rng, longest, _pulling(settings, folder / "local"))
         _check_local(outcome, Store(folder / "local"))
         _killed(outcome, "merge", rng, longest, _merging(folder / "merged", source))
@@ -121,17 +119,6 @@ def _child(work: Callable[[], object]) -> int:
     return pid
 
 
-def _faults(settings: RemoteSettings) -> list[str]:
-    """Return the faults of a remote store, which another process verifies."""
-    reading, writing = os.pipe()
-    pid = _child(lambda: os.write(writing, json.dumps(list(map(str, verify(settings)))).encode()))
-    os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        found = file.read()
-    os.waitpid(pid, 0)
-    return [f"remote: {fault}" for fault in json.loads(found or '["not verified"]')]
-
-
 def _killed(
     outcome: Outcome,
     verb: str,
@@ -169,7 +156,7 @@ def _finish(
     ):
         if os.waitpid(_child(work), 0)[1]:
             outcome.wrong.append("a transfer after kills failed")
-        outcome.wrong += _faults(settings)
+        outcome.wrong += verify(settings)
     _merging(folder / "merged", source)()
     for name in ("local", "merged"):
         store = Store(folder / name)

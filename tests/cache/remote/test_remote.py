@@ -1,5 +1,6 @@
 """A remote as builds and commands use it: what one machine compiled, another one finds."""
 
+import asyncio
 import errno
 import os
 from dataclasses import replace
@@ -21,7 +22,7 @@ from variants import (
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.remote.remote import MOST_PACKS, Remote, prune, pull, push, survey, verify
-from pallasc.cache.remote.session import RemoteError
+from pallasc.cache.remote.session import Objects, RemoteError
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.transfer import catalog_name, decode_catalog, pack_name
 from pallasc.cache.store import Store
@@ -179,18 +180,12 @@ def test_a_pack_that_cannot_be_sent_does_not_discard_the_others(
 
 
 def test_a_pack_that_another_process_removes_is_a_miss(
-    settings: RemoteSettings, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+    settings: RemoteSettings, store: Store, other: Store, there: Path
 ) -> None:
     keys = fill(store, range(2))
     upload(settings, store, keys)
-    lstat = Path.lstat
-
-    def removed(path: Path) -> os.stat_result:
-        if path.parent.name == "packs":
-            path.unlink(missing_ok=True)
-        return lstat(path)
-
-    monkeypatch.setattr(Path, "lstat", removed)
+    for pack in there.glob("**/packs/*"):
+        pack.unlink()
     found, stats = download(settings, other, keys)
     assert (found, stats.tripped, stats.refusals) == ({}, "", 1)
     assert stats.refused[0].endswith(": there is no such file")
@@ -276,20 +271,13 @@ def test_a_catalog_that_is_full_loses_its_oldest_packs(
     ],
 )
 def test_a_folder_that_cannot_be_created_is_named_with_the_reason(
-    settings: RemoteSettings,
-    store: Store,
-    number: int,
-    hint: str,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: RemoteSettings, number: int, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = fill(store, range(1))
-
     def fail(folder: Path, **how: bool) -> None:
         raise OSError(number, os.strerror(number), str(folder))
 
     monkeypatch.setattr(Path, "mkdir", fail)
     with pytest.raises(RemoteError) as caught:
-        push(settings, store, {NAMESPACE: keys})
-    assert caught.value.message.startswith(f"PUT {settings.address}/pallasc/v4/{NAMESPACE}/packs/")
-    assert caught.value.message.endswith(f": {os.strerror(number)}")
+        asyncio.run(Objects(settings.address, 10.0, 0).put("packs/x", b"pack"))
+    assert caught.value.message == f"PUT {settings.address}/packs/x: {os.strerror(number)}"
     assert caught.value.hint == hint
