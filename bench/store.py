@@ -57,7 +57,7 @@ def file_of(store: Store, key: str) -> str:
     found = store.get_artifact(key)
     if found is None:
         raise SystemExit(f"the store has lost {key}")
-    return str(store.path("cas", found.record["blobs"]["cubin"]["digest"]))
+    return str(store.path("cas", found.record.blobs["cubin"].digest))
 
 
 def read_and_hash(path: str) -> str:

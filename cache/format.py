@@ -75,7 +75,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 
@@ -98,17 +98,17 @@ MAX_BLOB_BYTES = 2**40
 """A record that names a larger blob is corrupt; sums of sizes stay below 64 bits."""
 
 
-class StoredBlob(TypedDict):
+class StoredBlob(msgspec.Struct):
     """A blob in a record; `size` in bytes."""
 
     digest: Digest
     size: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOB_BYTES)]
 
 
-class StoredRecord(TypedDict):
-    """The body of an artifact's record; the store does not interpret `artifact`."""
+class StoredRecord(msgspec.Struct):
+    """The body of an artifact's record; `artifact` is JSON that the store does not interpret."""
 
-    artifact: dict[str, object]
+    artifact: msgspec.Raw
     blobs: dict[str, StoredBlob]
 
 
@@ -119,7 +119,7 @@ _DECIMAL_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: bytes | msgspec.Raw) -> str:
     """Return the SHA-256 of `data` as 64 lower-case hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
 
@@ -209,12 +209,6 @@ def check_file(area: str, name: str, data: bytes) -> tuple[Any, str]:
     if (digest := sha256(data)) != name:
         raise CorruptError(f"blob {name}: its SHA-256 is {digest}")
     return None, digest
-
-
-def artifact_digest(data: bytes) -> str:
-    """Return the SHA-256 of the JSON of `artifact` in the bytes of a valid record."""
-    start = data.index(b"\n") + 1 + len(b'{"artifact":')
-    return sha256(data[start : data.rindex(b',"blobs":{')])  # inside of texts, quotes are escaped
 
 
 def _header(kind: str, name: str, digest: str) -> bytes:

@@ -182,7 +182,7 @@ def _load(folders: Folders) -> dict[str, tuple[str, Facts]]:
 def facts_of(area: str, body: Any) -> Facts:
     """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
-        return Facts(blobs=tuple(sorted({blob["digest"] for blob in body["blobs"].values()})))
+        return Facts(blobs=tuple(sorted({blob.digest for blob in body.blobs.values()})))
     facts = Facts(action=body.action)
     if len(json.dumps(body.about)) <= _LONGEST_ABOUT:
         facts.about = body.about

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from msgspec import Struct
+import msgspec
 
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders, is_shard
@@ -95,7 +95,7 @@ class PutResult(NamedTuple):
         return bool(self.stored_digest)
 
 
-class StoredArtifact(Struct, eq=False):
+class StoredArtifact(msgspec.Struct, eq=False):
     """A record and its blobs.
 
     Attributes:
@@ -108,23 +108,24 @@ class StoredArtifact(Struct, eq=False):
     record: StoredRecord
     digest: str
     _store: Store
-    _data: bytes
     _held: Mapping[str, bytes]
 
     @property
-    def artifact_digest(self) -> str:
-        """SHA-256 of `artifact` as canonical JSON."""
-        return format.artifact_digest(self._data)
+    def artifact(self) -> dict[str, Any]:
+        """The artifact as it was given to `put_artifact`.
 
-    @property
-    def artifact(self) -> dict[str, object]:
-        """The artifact as it was given to `put_artifact`."""
-        return self.record["artifact"]
+        Raises:
+            CorruptError: it is not a JSON object.
+        """
+        try:
+            return msgspec.json.decode(self.record.artifact, type=dict[str, Any])
+        except ValueError as error:
+            raise CorruptError(f"artifact {self.key}: its record is damaged: {error}") from error
 
     @property
     def names(self) -> list[str]:
         """Return the names of the blobs, sorted."""
-        return sorted(self.record["blobs"])
+        return sorted(self.record.blobs)
 
     def blob(self, name: str) -> bytes | None:
         """Return a verified blob; None if it is gone or corrupt, which makes the artifact a miss.
@@ -134,11 +135,11 @@ class StoredArtifact(Struct, eq=False):
         """
         if name in self._held:
             return self._held[name]
-        if name not in self.record["blobs"]:
+        blob = self.record.blobs.get(name)
+        if blob is None:
             raise CorruptError(f"artifact {self.key} has no blob {name!r}, only {self.names}")
-        digest = self.record["blobs"][name]["digest"]
-        data = self._store.get_blob(digest)
-        if data is None or len(data) != self.record["blobs"][name]["size"]:
+        data = self._store.get_blob(blob.digest)
+        if data is None or len(data) != blob.size:
             self._store.get_artifact(self.key, verify=True)  # quarantines it
             return None
         return data
@@ -217,8 +218,7 @@ class Store:
         Raises:
             CorruptError: `digest` is not 64 lower-case hexadecimal digits.
         """
-        format.check_name(digest, what="digest")
-        return self.get_file(BLOBS, digest)
+        return self.get_file(BLOBS, format.check_name(digest, what="digest"))
 
     def get_artifact(self, action_key: str, *, verify: bool = False) -> StoredArtifact | None:
         """Return the artifact of an action key, or None.
@@ -230,7 +230,7 @@ class Store:
         Raises:
             CorruptError: the key is not valid.
         """
-        return self._unless_unreadable(lambda: self._find_artifact(action_key, verify=verify))
+        return self._unless_unreadable(self._find_artifact, format.check_name(action_key), verify)
 
     def get_manifest(self, request_key: str) -> Manifest | None:
         """Return the manifest with this name, its fields checked, or None.
@@ -262,7 +262,8 @@ class Store:
         Raises:
             CorruptError: the key is not valid.
         """
-        read = self._unless_unreadable(lambda: self._read(MANIFESTS, request_key))
+        name = format.check_name(request_key)
+        read = self._unless_unreadable(self._read, MANIFESTS, name)
         return None if read is None else read[0]
 
     def sets(self, request_key: str) -> Iterator[tuple[str, Manifest]]:
@@ -278,7 +279,7 @@ class Store:
         if len(names) > 1:
 
             def time_ns(name: str) -> int:
-                return self._unless_unreadable(lambda: self._used_ns(MANIFESTS, name)) or 0
+                return self._unless_unreadable(self._used_ns, MANIFESTS, name) or 0
 
             names.sort(key=time_ns, reverse=True)
         for name in names:
@@ -362,7 +363,7 @@ class Store:
         Raises:
             CorruptError: the name is not valid.
         """
-        read = self._unless_unreadable(lambda: self._read(area, name))
+        read = self._unless_unreadable(self._read, area, format.check_name(name))
         return None if read is None else read[2].data
 
     def names(self, area: str) -> list[str]:
@@ -378,10 +379,10 @@ class Store:
         packed = self.packed
         if packed is None:
             return set()
-        return self._unless_unreadable(lambda: packed.names(area, prefix)) or set()
+        return self._unless_unreadable(packed.names, area, prefix) or set()
 
     def _listed(self, folder: str) -> list[str]:
-        return self._unless_unreadable(lambda: self.folders.names(folder)) or []
+        return self._unless_unreadable(self.folders.names, folder) or []
 
     @property
     def packed(self) -> StorePacks | None:
@@ -513,15 +514,15 @@ class Store:
             on_error=self._without_lock,
         )
 
-    def _unless_unreadable(self, read: Callable[[], T | None]) -> T | None:
+    def _unless_unreadable(self, read: Callable[..., T | None], *args: Any) -> T | None:
         """Call a function that reads; turn a disk error into a warning and None."""
         try:
-            return read()
+            return read(*args)
         except OSError as error:
             self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
             return None
 
-    def _file(self, area: str, name: str, limit_bytes: int | None = None) -> files.Content | None:
+    def _file(self, area: str, name: str) -> files.Content | None:
         """Read a file from its area or from a pack.
 
         Records and blobs are the same in both, so open packs are searched first, which is faster. A
@@ -530,6 +531,7 @@ class Store:
         Raises:
             OSError: the file exists, or may exist, but cannot be read.
         """
+        limit_bytes = None if area == BLOBS else format.MAX_RECORD_BYTES
         if self._packed is not None and area != MANIFESTS:
             found = self._packed.read(area, name, known=True)
             if found is not None:
@@ -544,11 +546,9 @@ class Store:
         """Return the body of a file, its digest, and its bytes; None if it is missing or corrupt.
 
         Raises:
-            CorruptError: the name is not valid.
             OSError: the file exists, or may exist, but cannot be read.
         """
-        limit_bytes = None if area == BLOBS else format.MAX_RECORD_BYTES
-        file = self._file(area, format.check_name(name), limit_bytes)
+        file = self._file(area, name)
         if file is None:
             return None
         try:
@@ -559,20 +559,20 @@ class Store:
             self.put_away(area, name, error.message, file.identity)
             return None
 
-    def _find_artifact(self, key: str, *, verify: bool) -> StoredArtifact | None:
+    def _find_artifact(self, key: str, verify: bool) -> StoredArtifact | None:
         read = self._read(ARTIFACTS, key)
         if read is None:
             return None
         record, digest, file = read
         held: dict[str, bytes] = {}
-        for name, blob in record["blobs"].items() if verify else ():
-            found = self._read(BLOBS, blob["digest"])
-            if found is None or len(found[2].data) != blob["size"]:
-                fault = f"its blob {blob['digest']} is missing or corrupt"
+        for name, blob in record.blobs.items() if verify else ():
+            found = self._read(BLOBS, blob.digest)
+            if found is None or len(found[2].data) != blob.size:
+                fault = f"its blob {blob.digest} is missing or corrupt"
                 self.put_away(ARTIFACTS, key, fault, file.identity)
                 return None
             held[name] = found[2].data
-        return StoredArtifact(key, record, digest, self, file.data, held)
+        return StoredArtifact(key, record, digest, self, held)
 
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Publish blobs by their digests.

@@ -59,7 +59,7 @@ def entries_of_action(store: Store, action_key: str) -> list[Entry] | None:
         blob = stored.blob(name)
         if blob is None:
             return None
-        entries.append(Entry(BLOBS, stored.record["blobs"][name]["digest"], blob))
+        entries.append(Entry(BLOBS, stored.record.blobs[name].digest, blob))
     return entries
 
 
@@ -254,7 +254,7 @@ def _verified(pack: Pack) -> tuple[dict[str, _Artifact], list[str]]:
             raise CorruptError(f"{area} {name} has {len(data):,} bytes")
         body, digest = format.check_file(area, name, data)
         if area == ARTIFACTS:
-            blobs = {packed_name(BLOBS, blob["digest"]) for blob in body["blobs"].values()}
+            blobs = {packed_name(BLOBS, blob.digest) for blob in body.blobs.values()}
             artifacts[name] = _Artifact(digest, (packed_name(area, name), *sorted(blobs)))
         elif area == MANIFESTS:
             manifests.append(name)

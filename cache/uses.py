@@ -19,7 +19,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -28,6 +28,9 @@ from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import Seconds
 from pallasc.cache.store import Store
+
+if TYPE_CHECKING:
+    from pallasc.cache.packs import StorePacks
 
 LEASES, USES = "leases", "stat/uses"
 _APPEND = os.O_WRONLY | os.O_APPEND
@@ -77,6 +80,7 @@ class Session:
         self._store, self._now_s = store, now_s
         self._totals = Totals()
         self._lease = ""
+        self._packed: StorePacks | None = None
         self._touched: set[str] = set()
 
     def __enter__(self) -> Session:
@@ -126,12 +130,14 @@ class Session:
         return self._totals
 
     def _hold(self, key: str) -> None:
-        folders, packed = self._store.folders, self._store.packed
-        with contextlib.suppress(OSError):
-            if not self._lease:
+        folders = self._store.folders
+        if not self._lease:
+            self._packed = self._store.packed  # later packs are newer than the lease
+            with contextlib.suppress(OSError):
                 place = files.temporary_place(LEASES)
                 os.close(files.open_new(folders, place, _APPEND | os.O_EXCL))
                 self._lease = place
+        packed = self._packed
         try:
             if packed is None or not packed.touch(format.ARTIFACTS, key, self._touched):
                 folders.touch(format.relative_path(format.ARTIFACTS, key))

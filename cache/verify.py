@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS, PACKS
@@ -73,7 +74,7 @@ class _IntactFile(NamedTuple):
     area: str
     name: str
     size: int
-    body: Mapping[str, Any] | None
+    body: format.StoredRecord | None
     tools: tuple[Tool, ...] | None
 
 
@@ -95,7 +96,7 @@ class _Record(NamedTuple):
     """A well-formed record, its identity, and the name of the pack that contains it."""
 
     key: str
-    body: Mapping[str, Any]
+    body: format.StoredRecord
     identity: files.Identity | None
     pack: str
 
@@ -212,15 +213,14 @@ class _Verification:
         elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
             self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
 
-    def _lack_of(self, body: Mapping[str, Any]) -> str:
+    def _lack_of(self, body: format.StoredRecord) -> str:
         """Return the fault of a record's blobs, "" if all are here with the right sizes."""
-        for name, blob in sorted(body["blobs"].items()):
-            digest = blob["digest"]
-            if digest not in self._sizes and not self._is_unreadable(digest):
-                return f"its blob {digest} is missing or corrupt"
-            size = self._sizes.get(digest, blob["size"])
-            if size != blob["size"]:
-                return f"its blob {name!r} has {size} bytes, not {blob['size']}"
+        for name, blob in sorted(body.blobs.items()):
+            if blob.digest not in self._sizes and not self._is_unreadable(blob.digest):
+                return f"its blob {blob.digest} is missing or corrupt"
+            size = self._sizes.get(blob.digest, blob.size)
+            if size != blob.size:
+                return f"its blob {name!r} has {size} bytes, not {blob.size}"
         return ""
 
     def _is_unreadable(self, digest: str) -> bool:
@@ -233,12 +233,14 @@ class _Verification:
             return True
         return digest in self._unreadable
 
-    def _other_maker(self, body: Mapping[str, Any]) -> str:
+    def _other_maker(self, body: format.StoredRecord) -> str:
         """Describe a cubin that the record's assembler did not make, "" if there is none."""
-        with contextlib.suppress(KeyError, TypeError, AttributeError):  # a record of another form
-            ptxas = body["artifact"]["toolchain"]["ptxas"]
-            for kernel in body["artifact"]["kernels"]:
-                tools = self._tools.get(body["blobs"][kernel["cubin"]]["digest"])
+        # A record of another form.
+        with contextlib.suppress(KeyError, TypeError, AttributeError, ValueError):
+            artifact = msgspec.json.decode(body.artifact)
+            ptxas = artifact["toolchain"]["ptxas"]
+            for kernel in artifact["kernels"]:
+                tools = self._tools.get(body.blobs[kernel["cubin"]].digest)
                 if tools is not None and (maker := other_maker(tools, ptxas)):
                     return f"it names ptxas {ptxas}, but {maker} assembled {kernel['name']}"
         return ""

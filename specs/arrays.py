@@ -355,7 +355,7 @@ class ArrayTemplate(NamedTuple):
     """An array in spec notation, not filled in; `names` are its parameters in textual order."""
 
     text: str
-    dtype: Template
+    dtype: Template | DType
     dims: tuple[Template | int, ...]
     layout: tuple[int, ...] | None
     names: tuple[str, ...]
@@ -375,7 +375,9 @@ class ArrayTemplate(NamedTuple):
                     hint="A dimension must be a whole number, 0 or more.",
                 )
         shape = tuple(sizes)
-        dtype = parse_dtype(plain(label_of(self.dtype.fill(params))))
+        dtype = self.dtype
+        if isinstance(dtype, Template):
+            dtype = parse_dtype(plain(label_of(dtype.fill(params))))
         layout = None if self.layout is None else settled_layout(self.layout, shape)
         if layout is not None and dtype.bits < 8:
             raise SpecError(
@@ -401,9 +403,9 @@ def parse_array(text: str) -> ArrayTemplate:
     match = _ARRAY.fullmatch(text)
     if match is None:
         raise SpecError(f"{show(text)} is not an array.", hint=_EXAMPLE)
-    dtype = parse_template(match["dtype"])
-    if not dtype.names:
-        parse_dtype(match["dtype"])
+    dtype: Template | DType = parse_template(match["dtype"])
+    if isinstance(dtype, Template) and not dtype.names:
+        dtype = parse_dtype(match["dtype"])
     dims = _COMMA.split(match["dims"]) if match["dims"].strip() else []
     layout = _parse_layout(match["layout"], len(dims), text)
     made = tuple(_parse_dimension(d.strip(), text) for d in dims)

@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from pallasc.errors import CorruptError
 
@@ -98,7 +98,7 @@ def _line(value: Value) -> str:
     return plain(value)
 
 
-def digest(data: bytes) -> str:
+def digest(data: bytes | Raw) -> str:
     """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict, force_setattr, replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
@@ -249,6 +249,7 @@ class Variant(Struct, frozen=True, eq=False):
         program: the fields of a program; None for a kernel.
         tuning: tuning data from a table; None if nothing is tuned, and in workers.
         places: as in `Spec`.
+        id: name for people, `matmul[m=1024,n=4096]@h100-sxm`; computed from the other fields.
     """
 
     name: str
@@ -272,6 +273,10 @@ class Variant(Struct, frozen=True, eq=False):
     program: Program | None = None
     tuning: Tuning | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
+    id: str = ""
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "id", variant_id(self.name, self.params, self.target.name))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the variant without places, which refer to a file in this process's memory."""
@@ -281,11 +286,6 @@ class Variant(Struct, frozen=True, eq=False):
         """Return the position of a field such as `static.tile`, or of its nearest ancestor."""
         parts = path.split(".")
         return _position(self, tuple(int(p) if p.isdecimal() else p for p in parts))
-
-    @property
-    def id(self) -> str:
-        """Return the id for people, `matmul[m=1024,n=4096]@h100-sxm`."""
-        return variant_id(self.name, self.params, self.target.name)
 
     def for_check(self) -> Variant:
         """Return the variant to check instead of this one."""

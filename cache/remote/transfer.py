@@ -307,8 +307,8 @@ class PackedVariant(NamedTuple):
         if digest != manifest.record:
             raise CorruptError(f"manifest {name}: the pack has another record")
         frames = {}
-        for blob in body["blobs"].values():
-            packed = packed_name(format.BLOBS, blob["digest"])
+        for blob in body.blobs.values():
+            packed = packed_name(format.BLOBS, blob.digest)
             if not pack.has(packed) or pack.place(packed).frame >= len(pack.frames):
                 raise CorruptError(f"manifest {name}: the pack lacks a blob")
             frames[packed] = pack.place(packed).frame

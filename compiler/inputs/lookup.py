@@ -330,10 +330,8 @@ def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Art
         return None
     try:
         # If the store loses a blob, it reads as b"", which never matches its digest.
-        artifact = Artifact(stored.artifact, lambda key: store.get_blob(key) or b"")
         reread = partial(_reread_record, store, action_key, stored.digest)
-        artifact.defer(reread, stored.artifact_digest)
-        return artifact
+        return Artifact(stored.record.artifact, lambda key: store.get_blob(key) or b"", reread)
     except PallascError as error:
         store.put_away(ARTIFACTS, action_key, error.message, None)
         return None

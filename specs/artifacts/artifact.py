@@ -31,9 +31,11 @@ be large, takes "-" and ">=".
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Raw, Struct, convert, json
 
 from pallasc.errors import BudgetError, CorruptError
 from pallasc.specs.artifacts import cached_property
@@ -117,12 +119,18 @@ class LaunchSize(Struct, frozen=True):
     dynamic_smem_bytes: Natural
 
 
-class _Steps(Struct):
-    steps: tuple[dict[str, Any], ...]
+class _Step(Struct):
+    """A step of a plan; all fields are set if it is a launch."""
+
+    kind: str
+    kernel: str | None = None
+    cubin: str | None = None
+    block: tuple[Positive, Positive, Positive] | None = None
+    dynamic_smem_bytes: Natural | None = None
 
 
-class _Launches(Struct):
-    launches: tuple[LaunchSize, ...]
+class _Plan(Struct):
+    steps: tuple[_Step, ...]
 
 
 class _Parts(Struct):
@@ -131,7 +139,7 @@ class _Parts(Struct):
     schema: Literal[1]
     target: Target
     toolchain: dict[str, Any]
-    plan: _Steps
+    plan: _Plan
     kernels: tuple[KernelResources, ...]
     blobs: dict[str, int]
     minimum_driver: dict[str, str] = {}
@@ -141,8 +149,9 @@ class Artifact:
     """A compiled variant: its record, and a function that reads its blobs.
 
     Args:
-        record: the artifact's JSON.
+        record: the artifact's JSON; or its canonical text, which is not kept in memory.
         read_blob: returns the bytes for a digest; they are checked here.
+        load: loads the record when it is needed, if it was given as text.
 
     Attributes:
         target: the model that it was compiled for.
@@ -158,30 +167,27 @@ class Artifact:
     """
 
     def __init__(
-        self, record: Mapping[str, object] | ArtifactRecord, read_blob: Callable[[str], bytes]
+        self,
+        record: Mapping[str, object] | ArtifactRecord | Raw,
+        read_blob: Callable[[str], bytes],
+        load: Callable[[], Mapping[str, object]] | None = None,
     ) -> None:
-        parts, self.launch_sizes = _checked(record)
+        parts = _checked(record)
+        steps = parts.plan.steps
+        self.launch_sizes = tuple(_launch_size(step) for step in steps if step.kind == "launch")
         self.target, self.kernels, self._sizes = parts.target, parts.kernels, parts.blobs
         for kernel in self.kernels:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
                 self.blob_bytes(key)
-        self._load: Callable[[], Mapping[str, object]] = lambda: record
+        if isinstance(record, Raw):
+            self.__dict__["digest"] = digest(record)
+        self._load = load or (lambda: cast(ArtifactRecord, record))
         self._read_blob = read_blob
         self.find_ptx: Callable[[], Mapping[str, str]] | None = None
         self.source_lines: Callable[[], SourceLines | None] = lambda: None
 
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target.name}>"
-
-    def defer(self, load: Callable[[], Mapping[str, object]], digest: str) -> None:
-        """Drop the record from memory; the checked parts stay.
-
-        Args:
-            load: loads the record again when it is needed.
-            digest: the artifact's digest.
-        """
-        self.__dict__["digest"] = digest
-        self._load = load
 
     @property
     def record(self) -> ArtifactRecord:
@@ -290,17 +296,33 @@ class Artifact:
         raise CorruptError(f"the artifact has no kernel {name}")
 
 
-def _checked(record: Any) -> tuple[_Parts, tuple[LaunchSize, ...]]:
-    """Return the checked parts of a record, and the launches of its plan."""
+def _checked(record: Any) -> _Parts:
+    """Return the checked parts of a record."""
     try:
-        parts = convert(record, _Parts)
-        launches = [step for step in parts.plan.steps if step.get("kind") == "launch"]
-        return parts, convert({"launches": launches}, _Launches).launches
-    except ValidationError as error:
+        if isinstance(record, Raw):
+            return _decoder().decode(record)
+        return convert(record, _Parts)
+    except (ValueError, RecursionError) as error:
+        if isinstance(record, Raw):
+            with suppress(ValueError, RecursionError):
+                record = json.decode(record)
         schema = record.get("schema") if isinstance(record, Mapping) else None
         if schema != ARTIFACT_SCHEMA:
             raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}") from None
         raise CorruptError(f"the artifact's record is damaged: {error}") from error
+
+
+@cache
+def _decoder() -> json.Decoder[_Parts]:
+    return json.Decoder(_Parts)
+
+
+def _launch_size(step: _Step) -> LaunchSize:
+    kernel, cubin, block, smem_bytes = step.kernel, step.cubin, step.block, step.dynamic_smem_bytes
+    if kernel is None or cubin is None or block is None or smem_bytes is None:
+        lacking = "a launch lacks its kernel, cubin, block, or dynamic_smem_bytes"
+        raise CorruptError(f"the artifact's record is damaged: {lacking}")
+    return LaunchSize(kernel, cubin, block, smem_bytes)
 
 
 # ---- resources

@@ -80,7 +80,7 @@ def count(entries: int, hits: int) -> Step:
 
 def spoil(store: Store) -> None:
     """Damage a blob of one's own."""
-    place = store.path("cas", store.get_artifact(key(2)).record["blobs"]["cubin"]["digest"])  # type: ignore[union-attr]
+    place = store.path("cas", store.get_artifact(key(2)).record.blobs["cubin"].digest)  # type: ignore[union-attr]
     place.write_bytes(b"damaged")
 
 

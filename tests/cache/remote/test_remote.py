@@ -134,7 +134,7 @@ def test_push_and_pull_move_a_whole_store(
     keys = fill(store, range(20))
     artifact = store.get_artifact(action_key(1))
     assert artifact is not None
-    store.path("cas", artifact.record["blobs"]["cubin"]["digest"]).unlink()
+    store.path("cas", artifact.record.blobs["cubin"].digest).unlink()
     steps: list[tuple[int, int]] = []
     pushed = push(settings, store, {NAMESPACE: keys}, on_step=lambda *step: steps.append(step))
     assert (pushed.moved, pushed.present, pushed.left) == (19, 0, 1)
