@@ -148,7 +148,7 @@ def plain_jax(place: Path, variants: Sequence[Variant]) -> Callable[[], float]:
 
 
 def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: int) -> None:
-    _, manifest = next(store.sets(lookup.requests.of(variants[0]).key), ("", None))
+    _, manifest = next(store.sets(lookup.key(variants[0])), ("", None))
     if manifest is None:
         raise SystemExit("the first variant has no manifest")
     stored = store.get_artifact(manifest.action, verify=True)
@@ -160,7 +160,7 @@ def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: i
         record, own = _changed(stored.artifact, blobs, number)
         put = store.put_artifact(key, record, own)
         copied = replace(manifest, action=key, record=put.digest, variant=variant.id)
-        store.put_set(lookup.requests.of(variant).key, copied)
+        store.put_set(lookup.key(variant), copied)
 
 
 def _changed(

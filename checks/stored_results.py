@@ -36,7 +36,7 @@ from pallasc.checks.findings import (
     to_json,
 )
 from pallasc.checks.levels import Options
-from pallasc.compiler.inputs.lookup import Request, Requests
+from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import own_digest
@@ -62,13 +62,13 @@ class Checkable(NamedTuple):
         key: key of the manifests with the results.
         action: the artifact's action key, "" if unknown.
         variant: the variant that was compiled to the artifact, None without source.
-        request: the request of that variant.
+        place: folders in which the modules and files of that variant are searched for.
     """
 
     key: str
     action: str
     variant: Variant | None
-    request: Request | None
+    place: Place | None
 
 
 class StoredResults:
@@ -82,7 +82,7 @@ class StoredResults:
     def __init__(self, store: Store, context: Context) -> None:
         self._store = store
         self._context = context
-        self._requests = Requests(context)
+        self._lookup = Lookup(context, store)
         self._own = ""
         self._changed: dict[tuple[str, Place], bool] = {}
         self._fitting: dict[Place | None, str] = {}
@@ -100,10 +100,8 @@ class StoredResults:
         Raises:
             ToolError: a file of inputs, or a data file of the spec, cannot be read.
         """
-        digest, action, request = self._context.digests.digest, built.action_key or "", None
+        digest, action = self._context.digests.digest, built.action_key or ""
         files = {name: digest(str(file)) for name, file in options.inputs.items()}
-        if variant is not None:
-            request = built.request or self._requests.of(variant)
         fields = {
             "check": str(SCHEMA),
             "action": action,
@@ -111,14 +109,14 @@ class StoredResults:
             "seed": str(options.seed),
             "schedules": str(options.schedules),
             "inputs": canonical_text(files) if files else "",
-            **({} if variant is None else self._source(variant)),
-            **({} if request is None else {"request": request.key}),
+            **({} if variant is None else self._source(variant, built)),
         }
-        return Checkable(labelled_key(fields), action, variant, request)
+        place = None if variant is None else self._lookup.place(variant)
+        return Checkable(labelled_key(fields), action, variant, place)
 
     def find(self, subject: Checkable, levels: Sequence[str]) -> dict[str, LevelResult]:
         """Return the results that are still valid, by level."""
-        place = None if subject.request is None else subject.request.place
+        place = subject.place
         if (read := self._fitting.get(place)) is not None:
             name = set_name(subject.key, read)
             likely = self._store.find_manifest(name)
@@ -204,20 +202,21 @@ class StoredResults:
         self._own = self._own or own_digest(self._context.digests.digest, _CHECKING)
         return self._own
 
-    def _source(self, variant: Variant) -> dict[str, str]:
+    def _source(self, variant: Variant, built: VariantResult) -> dict[str, str]:
         tolerance = variant.tolerance
         limits = None if tolerance is None else [tolerance.rtol, tolerance.atol]
         return {
             "reference": variant.reference or "",
             "tolerance": canonical_text(limits),
             "place": f"{variant.location.line}:{variant.location.column}",
+            "request": built.request_key or self._lookup.key(variant),
         }
 
     def _has_changed(self, manifest: Manifest, subject: Checkable) -> bool:
         """Return True if anything that the user's code read has changed."""
-        if subject.request is None:
+        place = subject.place
+        if place is None:
             return False
-        place = subject.request.place
         known = (manifest.read, place)
         if known not in self._changed:
             current = CurrentSources(place, self._context.digests, self._context.unchecked)

@@ -160,7 +160,7 @@ def _selected(
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the manifest names of specs and cached variants, and the ids of missing variants."""
     from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.compiler.inputs.lookup import Lookup
+    from pallasc.compiler.inputs.lookup import Lookup, Miss
     from pallasc.compiler.inputs.manifest import installed_or_remembered
 
     reader = SpecReader(store=store)
@@ -169,8 +169,8 @@ def _selected(
     with installed_or_remembered(store) as setup:
         lookup = Lookup(setup.context(store), store)
         for variant in chosen.variants:
-            found = lookup.find(lookup.requests.of(variant))
-            if found.artifact is None:
+            found = lookup.find(variant)
+            if isinstance(found, Miss):
                 absent.append(variant.id)
             else:
                 names.append(found.manifest_key)

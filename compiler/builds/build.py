@@ -4,7 +4,7 @@ If all variants are hits, no worker is started, and JAX, SQLite, and modules tha
 needs are not imported.
 
 A variant that is not in the store becomes a `Miss`, then a `Compile` request to a worker, whose
-reply becomes the `VariantResult`. To settle a variant is to record its result.
+reply, `Compiled`, becomes the `VariantResult`. To settle a variant is to record its result.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pallasc.compiler.builds import report as reports
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import Event, OnEvent, Report, Status, Tick, VariantResult
 from pallasc.compiler.inputs.lookup import (
+    Hit,
     Lookup,
-    LookupResult,
-    Request,
+    Miss,
     data_digests,
     request_fields,
     stored_artifact,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.inputs.manifest import RememberedToolchain
+    from pallasc.compiler.toolchain.modules import Place
     from pallasc.compiler.toolchain.setup import Context, Setup
     from pallasc.compiler.workers.cluster import ClusterPool
     from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
@@ -102,29 +103,6 @@ def build(
     return run.report(started_s, interrupted=interrupted)
 
 
-class Miss(Struct):
-    """Variants of one request that are not in the store.
-
-    Attributes:
-        variant: the first of these variants; only this one is compiled.
-        request: the request that they share.
-        found: the result of looking up the request.
-        indices: positions of the variants.
-        explanation: sentences on what has changed, with the option `explain`.
-    """
-
-    variant: Variant
-    request: Request
-    found: LookupResult
-    indices: list[int] = field(default_factory=list)
-    explanation: tuple[str, ...] = ()
-
-    @property
-    def reason(self) -> str:
-        """The reason for the miss, in words."""
-        return self.explanation[0] if self.explanation else self.found.reason
-
-
 class _Build(Struct, eq=False):
     """The state of one build: a result for each variant, by its position.
 
@@ -136,7 +114,7 @@ class _Build(Struct, eq=False):
         compiler: see `build`.
         session: notes which entries of the store are used.
         results: finished results by position.
-        misses: misses by request.
+        misses: misses by key and place.
         compiled: digests of the records that this build has compiled, by action key.
         notes: warnings about compilations.
         stack: closes everything that the build has opened.
@@ -155,7 +133,7 @@ class _Build(Struct, eq=False):
     compiler: tuple[Setup, Pool] | None
     session: Session
     results: dict[int, VariantResult] = field(default_factory=dict)
-    misses: dict[Request, Miss] = field(default_factory=dict)
+    misses: dict[tuple[str, Place], Miss] = field(default_factory=dict)
     compiled: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     stack: ExitStack = field(default_factory=ExitStack)
@@ -294,76 +272,70 @@ class _Build(Struct, eq=False):
     # ---- look-up
 
     def _look_up(self, lookup: Lookup) -> None:
-        """Settle the hits in the local and the remote store; group the misses by request.
+        """Settle the hits in the local and the remote store; group the misses by key and place.
 
         Workers are started at the first miss.
         """
         # The import system caches folder listings, but files may have been added since.
         importlib.invalidate_caches()
-        waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
+        waiting: list[tuple[int, Miss]] = []
         for index, variant in enumerate(self.variants):
             began_s = time.monotonic()
             try:
-                request = lookup.requests.of(variant)
+                found = self._find(lookup, variant)
             except PallascError as error:
                 self._settle(index, VariantResult(variant, "failed", error=error))
                 continue
-            found = self._find(lookup, variant, request)
-            if self.remote is not None and not _is_hit(found):
+            if self.remote is not None and isinstance(found, Miss):
                 self.remote.open()
-                waiting.append((index, request, found))
+                waiting.append((index, found))
             else:
-                self._settle_found(index, request, found, began_s)
+                self._settle_found(index, found, began_s)
                 self._start_workers(len(self.misses))
         if self.remote is None or not waiting:
             return
         with self._ticking():
-            fetched = self.remote.fetch(lookup, [request for _, request, _ in waiting])
-        for index, request, found in waiting:
-            began_s, came = time.monotonic(), request.key in fetched
-            if came:
-                found = self._find(lookup, self.variants[index], request)
-            self._settle_found(index, request, found, began_s, remote=came and _is_hit(found))
+            fetched = self.remote.fetch(lookup, [miss for _, miss in waiting])
+        for index, miss in waiting:
+            began_s, came = time.monotonic(), miss.key in fetched
+            found = self._find(lookup, miss.variant) if came else miss
+            self._settle_found(index, found, began_s, remote=came)
         self._start_workers(len(self.misses))
 
-    def _find(
-        self, lookup: Lookup, variant: Variant, request: Request
-    ) -> LookupResult | PallascError:
-        """Look up a variant; return an error if the lock file rejects a miss."""
+    def _find(self, lookup: Lookup, variant: Variant) -> Hit | Miss:
+        """Look up a variant; return an error, such as a rejection by the lock, in a miss.
+
+        Raises:
+            ToolError: the request key cannot be computed.
+        """
         try:
-            return self.locked.find(variant, request) if self.locked else lookup.find(request)
+            return (self.locked or lookup).find(variant)
         except PallascError as error:
-            return error
+            return Miss(variant, lookup.key(variant), lookup.place(variant), error=error)
 
     def _settle_found(
-        self,
-        index: int,
-        request: Request,
-        found: LookupResult | PallascError,
-        began_s: float,
-        *,
-        remote: bool = False,
+        self, index: int, found: Hit | Miss, began_s: float, *, remote: bool = False
     ) -> None:
-        """Settle a hit or an error; add a miss to the `Miss` of its request."""
+        """Settle a hit or an error; add a miss to the first one with its key and place."""
         variant = self.variants[index]
-        if isinstance(found, PallascError):
-            self._settle(index, VariantResult(variant, "failed", error=found))
-        elif found.artifact is None:
-            miss = self.misses.setdefault(request, Miss(variant, request, found))
-            miss.indices.append(index)
-            if not self.options.explain:  # `_explain` settles it with a better reason
-                self._settle_uncompiled(index, miss)
-        else:
+        if isinstance(found, Hit):
             manifest = found.manifest
-            self.session.hit(found.action_key or "", seconds=manifest.cost_s)
+            self.session.hit(manifest.action, seconds=manifest.cost_s)
             result = VariantResult(
-                variant, "hit", time.monotonic() - began_s, found.action_key, found.artifact,
+                variant, "hit", time.monotonic() - began_s, manifest.action, found.artifact,
                 saved_s=manifest.cost_s, printed=manifest.printed,
                 diagnostics=manifest.diagnostics,
                 manifest_key=found.manifest_key,
-                missed=manifest.missed, request=request, remote=remote,
+                missed=manifest.missed, request_key=found.key, remote=remote,
             )  # fmt: skip
             self._settle(index, result)
+        elif found.error is not None:
+            self._settle(index, VariantResult(variant, "failed", error=found.error))
+        else:
+            miss = self.misses.setdefault((found.key, found.place), found)
+            miss.indices.append(index)
+            if not self.options.explain:  # `_explain` settles it with a better reason
+                self._settle_uncompiled(index, miss)
 
     def _explain(self, lookup: Lookup) -> None:
         """Settle the misses, with explanations."""
@@ -371,7 +343,7 @@ class _Build(Struct, eq=False):
 
         explainer = Explainer(lookup)
         for miss in self.misses.values():
-            miss.explanation = explainer.explain(miss.variant, miss.found)
+            miss.explanation = explainer.explain(miss)
             for index in miss.indices:
                 self._settle_uncompiled(index, miss)
 
@@ -382,7 +354,7 @@ class _Build(Struct, eq=False):
             return
         error: PallascError | None = None
         reason = miss.reason
-        if options.frozen and miss.found.untrusted:
+        if options.frozen and miss.untrusted:
             error = CorruptError(
                 f"{variant.id}: {reason}.",
                 hint=f"Build it without {options.frozen_by}, or trust the key that signed the "
@@ -555,7 +527,7 @@ class _Build(Struct, eq=False):
         variant = miss.variant
         result = VariantResult(
             variant, "failed", reason=miss.reason, explanation=miss.explanation,
-            request=miss.request,
+            request_key=miss.key,
         )  # fmt: skip
         if isinstance(reply, Failed):
             return replace(
@@ -570,7 +542,7 @@ class _Build(Struct, eq=False):
             self.notes.append(f"{variant.id} is not deterministic: {put.reason}")
         if reply.uncached:
             self.notes.append(f"{variant.id} will be lowered again: {reply.uncached}")
-        name = self._publish(variant, miss.request.key, reply)
+        name = self._publish(variant, miss.key, reply)
         if self.remote is not None and put.stored and name:
             self.remote.offer(name, variant.id)
         artifact = None
@@ -647,10 +619,6 @@ class _Build(Struct, eq=False):
         return error
 
 
-def _is_hit(found: LookupResult | PallascError) -> bool:
-    return isinstance(found, LookupResult) and found.artifact is not None
-
-
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
     """Return a pool for a build; its workers start when there is work.
 
@@ -674,18 +642,18 @@ def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
 def _task(label: int, miss: Miss, lookup: Lookup) -> Task:
     from pallasc.compiler.workers.messages import Compile, Task
 
-    variant, request = miss.variant, miss.request
-    folders = os.pathsep.join([variant.base_dir, *request.place.folders])
+    variant = miss.variant
+    folders = os.pathsep.join([variant.base_dir, *miss.place.folders])
     declared = declared_values(variant.env)
 
     def message() -> Compile:
         return Compile(
             variant=replace(variant, tuning=None),
-            request=request.key,
+            request=miss.key,
             fields=request_fields(variant, lookup.context),
             data=data_digests(variant, lookup.context.digests),
             env=declared,
-            trusted_records=lookup.trusted_records(request),
+            trusted_records=lookup.trusted_records(miss.key),
         )
 
     return Task(label, (variant.target.arch, folders, tuple(declared.items())), message)

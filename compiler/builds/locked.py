@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.inputs.lookup import Lookup, LookupResult, Request
+from pallasc.compiler.inputs.lookup import Hit, Lookup, Miss
 from pallasc.compiler.toolchain.identity import TRACING_PACKAGES
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
@@ -150,15 +150,12 @@ class LockedLookup:
                 hint=f"Install what it was made with, or run: {update_command(self._file)}",
             )
 
-    def find(self, variant: Variant, request: Request) -> LookupResult:
+    def find(self, variant: Variant) -> Hit | Miss:
         """Look a variant up.
-
-        Args:
-            variant: the variant.
-            request: its request, from `Requests.of`.
 
         Raises:
             NotCachedError: the variant is not in the lock.
+            ToolError: as for `Lookup.find`.
         """
         entry = self._lock.variants.get(variant.id)
         if entry is None:
@@ -166,13 +163,13 @@ class LockedLookup:
             raise NotCachedError(
                 f"{variant.id} {reason}.", hint=self._hint("Add it"), reason=reason
             )
-        found = self.lookup.find(request)
-        if found.artifact is not None:
+        found = self.lookup.find(variant)
+        if isinstance(found, Hit):
             return found
         if not found.is_new:
             self._reasons[variant.id] = found.reason
-        if self._frozen and not found.untrusted and request.key != entry.request:
-            return LookupResult(why=_SPEC_CHANGED)
+        if self._frozen and not found.untrusted and found.key != entry.request:
+            return Miss(variant, found.key, found.place, _SPEC_CHANGED)
         return found
 
     def check(self, result: VariantResult) -> NotCachedError | None:
@@ -218,10 +215,9 @@ class LockedLookup:
         variant = result.variant
         if variant.id in self._reasons:
             return f"{_SOURCES_CHANGED} ({self._reasons[variant.id]})"
-        request = self.lookup.requests.of(variant)
-        if request.key != entry.request:
+        if self.lookup.key(variant) != entry.request:
             return _SPEC_CHANGED
-        if changes := self.lookup.changes_since(request, entry.action):
+        if changes := self.lookup.changes_since(variant, entry.action):
             return f"{_SOURCES_CHANGED} ({changes[0].sentence})"
         same = result.artifact is not None and result.artifact.digest == entry.artifact
         return OTHER_ACTION_KEY if same else _SOURCES_CHANGED

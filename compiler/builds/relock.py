@@ -117,9 +117,9 @@ def _check(result: VariantResult, entry: Entry | None) -> Change | None:
 
 
 def _entry(result: VariantResult) -> Entry | None:
-    if result.action_key is None or result.artifact is None or result.request is None:
+    if result.action_key is None or result.artifact is None or not result.request_key:
         return None
-    return Entry(result.action_key, result.artifact.digest, result.request.key)
+    return Entry(result.action_key, result.artifact.digest, result.request_key)
 
 
 def update_lock(

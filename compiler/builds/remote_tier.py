@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.lookup import Lookup, Request
+from pallasc.compiler.inputs.lookup import Lookup, Miss
 from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_portable
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
@@ -61,16 +61,16 @@ class RemoteTier:
             )
         return self._opened
 
-    def fetch(self, lookup: Lookup, requests: Iterable[Request]) -> set[str]:
-        """Copy remote entries of the requests into the local store; return their request keys."""
+    def fetch(self, lookup: Lookup, misses: Iterable[Miss]) -> set[str]:
+        """Copy remote entries of the misses into the local store; return their request keys."""
         remote = self.open()
-        wanted: dict[str, list[Request]] = {}
-        for request in requests:
-            wanted.setdefault(set_prefix(request.key), []).append(request)
+        wanted: dict[str, list[Miss]] = {}
+        for miss in misses:
+            wanted.setdefault(set_prefix(miss.key), []).append(miss)
 
         def accept(name: str, manifest: Manifest) -> bool:
             return is_portable(remote.stats, name, manifest) and any(
-                lookup.fits(name, manifest, request) for request in wanted[set_prefix(name)]
+                lookup.fits(name, manifest, miss) for miss in wanted[set_prefix(name)]
             )
 
         keys = [same[0].key for same in wanted.values()]

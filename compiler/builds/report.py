@@ -22,7 +22,6 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteStats
-    from pallasc.compiler.inputs.lookup import Request
     from pallasc.compiler.toolchain.setup import Context
     from pallasc.specs.tuning import Row
 
@@ -52,7 +51,7 @@ class VariantResult(Struct, frozen=True):
         manifest_key: key of the manifest that lists its inputs, "" if unknown.
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
         missed: variables and files that its code requested but could not see (`hidden_notes`).
-        request: its request, with its request key; None if that could not be computed.
+        request_key: its request key, "" if unknown.
         remote: whether a hit came from the remote store, in this build.
     """
 
@@ -72,7 +71,7 @@ class VariantResult(Struct, frozen=True):
     manifest_key: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
     missed: Mapping[str, str] = field(default_factory=dict)
-    request: Request | None = None
+    request_key: str = ""
     remote: bool = False
 
 

@@ -15,12 +15,12 @@ variant of the same folders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from pallasc.cache.format import ARTIFACTS, MANIFESTS
 from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, Manifest, set_name
@@ -46,54 +46,6 @@ MANIFEST_SCHEMA = 4
 """The schema of the manifests that request keys lead to: see `manifest`."""
 
 _PLAIN = (str, int, float, type(None), ArraySpec)
-
-
-class Request(Struct, frozen=True):
-    """A variant's key, and the folders that its sources come from.
-
-    Equal specs in two folders have the same key; `Lookup` compares the files that they read.
-
-    Attributes:
-        key: request key.
-        place: folders in which modules and files are searched for.
-    """
-
-    key: str
-    place: Place
-
-
-class Requests:
-    """Computes the requests of one build.
-
-    Args:
-        context: the toolchain's identity and the digests of files.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._toolchain = labelled_key(_toolchain_fields(context))
-        self._shared: dict[tuple[object, ...], dict[str, str]] = {}
-        self._places: dict[tuple[str, ...], Place] = {}
-
-    def of(self, variant: Variant) -> Request:
-        """Return the request of a variant.
-
-        Raises:
-            ToolError: a declared data file cannot be read.
-        """
-        kernel = (
-            variant.entry, variant.base_dir, variant.files, variant.env, variant.mesh,
-            variant.target, variant.program and id(variant.program),
-        )  # fmt: skip
-        shared = self._shared.get(kernel)
-        if shared is None:
-            fields = _shared_fields(variant, self._context.digests)
-            shared = self._shared[kernel] = {**fields, "toolchain": self._toolchain}
-        entries = (variant.base_dir, *_names_of_entries(variant))
-        if entries not in self._places:
-            self._places[entries] = place_of(variant)
-        key = labelled_key({**shared, **_own_fields(variant)})
-        return Request(key, self._places[entries])
 
 
 def request_fields(variant: Variant, context: Context) -> dict[str, str]:
@@ -188,45 +140,68 @@ def _entries_in(value: object) -> Iterator[str]:
 
 _RECORD_GONE = "the store no longer has its record"
 _NO_ACTION = "its manifest in the store was damaged"
-_NO_MANIFEST = Manifest()
 _NEVER = "never compiled with this spec and toolchain"
 
 
-class LookupResult(Struct, frozen=True):
-    """A hit with its artifact, or a miss with its reason.
+class Hit(Struct, frozen=True):
+    """A variant that is in the store.
 
     Attributes:
-        action_key: key of the artifact.
-        artifact: artifact with all blobs verified; None for a miss.
-        why: reason of a miss, unless a source has changed.
-        changes: the changed sources that caused the miss, from the manifest with the fewest changes
-            if the request has several manifests.
+        key: its request key.
+        artifact: its artifact, with all blobs verified.
         manifest_key: key of the manifest that led to the artifact.
-        manifest: that manifest.
-        untrusted: whether the store has only entries without a trusted signature.
+        manifest: that manifest; it names the artifact's action key.
     """
 
-    action_key: str | None = None
-    artifact: Artifact | None = None
+    key: str
+    artifact: Artifact
+    manifest_key: str
+    manifest: Manifest
+
+
+class Miss(Struct):
+    """A variant that is not in the store; in a build, all variants with its key and place.
+
+    Equal specs in two folders have the same key, but may read other files.
+
+    Attributes:
+        variant: the first of these variants; only this one is compiled.
+        key: its request key.
+        place: folders in which its modules and files are searched for.
+        why: reason of the miss, unless a source has changed.
+        changes: the changed sources that caused the miss, from the manifest with the fewest changes
+            if the key has several manifests.
+        untrusted: whether the store has only entries without a trusted signature.
+        error: error of the look-up, with which the variant fails; None if it can be compiled.
+        indices: positions of these variants in the build.
+        explanation: sentences on what has changed, with the option `explain`.
+    """
+
+    variant: Variant
+    key: str
+    place: Place
     why: str = ""
     changes: tuple[SourceChange, ...] = ()
-    manifest_key: str = ""
-    manifest: Manifest = _NO_MANIFEST
     untrusted: bool = False
+    error: PallascError | None = None
+    indices: list[int] = field(default_factory=list)
+    explanation: tuple[str, ...] = ()
 
     @property
     def is_new(self) -> bool:
-        """True if the store has no entry of the request."""
+        """True if the store has no entry of the key."""
         return self.why == _NEVER
 
     @property
     def reason(self) -> str:
-        """The reason of a miss in words, "" for a hit."""
+        """The reason in words."""
+        if self.explanation:
+            return self.explanation[0]
         return self.changes[0].sentence if self.changes else self.why
 
 
 class Lookup:
-    """Looks up the variants of one build.
+    """Computes the request keys of one build's variants, and looks the variants up.
 
     Args:
         context: the toolchain's identity and the digests of files.
@@ -235,73 +210,104 @@ class Lookup:
 
     def __init__(self, context: Context, store: Store) -> None:
         self.context = context
-        self.requests = Requests(context)
         self.store = store
+        self._toolchain = labelled_key(_toolchain_fields(context))
+        self._shared: dict[tuple[object, ...], dict[str, str]] = {}
+        self._places: dict[tuple[str, ...], Place] = {}
         self._changes: dict[tuple[str, Place], tuple[SourceChange, ...]] = {}
         self._fitting: dict[Place, str] = {}
         """Digest of the set of sources of the last hit (`Manifest.read`), by place."""
 
-    def find(self, request: Request) -> LookupResult:
-        """Return the hit of a request, or the miss with the fewest changed sources."""
-        misses = []
-        for name, manifest in self._candidates(request):
-            result = self._follow(name, manifest, request.place)
-            if result.artifact is not None:
-                self._fitting[request.place] = manifest.read
-                return result
-            misses.append(result)
-        never = LookupResult(why=_NEVER)
-        return min(misses, key=lambda miss: (miss.untrusted, len(miss.changes)), default=never)
+    def key(self, variant: Variant) -> str:
+        """Return the request key of a variant.
 
-    def _candidates(self, request: Request) -> Iterator[tuple[str, Manifest]]:
+        Raises:
+            ToolError: a declared data file cannot be read.
+        """
+        kernel = (
+            variant.entry, variant.base_dir, variant.files, variant.env, variant.mesh,
+            variant.target, variant.program and id(variant.program),
+        )  # fmt: skip
+        shared = self._shared.get(kernel)
+        if shared is None:
+            fields = _shared_fields(variant, self.context.digests)
+            shared = self._shared[kernel] = {**fields, "toolchain": self._toolchain}
+        return labelled_key({**shared, **_own_fields(variant)})
+
+    def place(self, variant: Variant) -> Place:
+        """Return `place_of` a variant."""
+        entries = (variant.base_dir, *_names_of_entries(variant))
+        if entries not in self._places:
+            self._places[entries] = place_of(variant)
+        return self._places[entries]
+
+    def find(self, variant: Variant) -> Hit | Miss:
+        """Look a variant up; the miss is the one with the fewest changed sources.
+
+        Raises:
+            ToolError: a declared data file, or a file of a package, cannot be read.
+        """
+        key, place = self.key(variant), self.place(variant)
+        miss, misses = partial(Miss, variant, key, place), []
+        for name, manifest in self._candidates(key, place):
+            found = self._follow(name, manifest, place, miss)
+            if not isinstance(found, Miss):
+                self._fitting[place] = manifest.read
+                return Hit(key, found, name, manifest)
+            misses.append(found)
+        return min(misses, key=lambda m: (m.untrusted, len(m.changes)), default=miss(_NEVER))
+
+    def _candidates(self, key: str, place: Place) -> Iterator[tuple[str, Manifest]]:
         """Yield the manifests of a request, the most promising first, then the newest."""
-        read = self._fitting.get(request.place)
+        read = self._fitting.get(place)
         if read is not None:
-            name = set_name(request.key, read)
+            name = set_name(key, read)
             manifest = self.store.find_manifest(name)
             if manifest is not None and manifest.read == read:
                 yield name, manifest
-        yield from self.store.sets(request.key)
+        yield from self.store.sets(key)
 
-    def trusted_records(self, request: Request) -> dict[str, str] | None:
-        """Return the digests of records that trusted keys signed, by action key; None allows all.
-
-        All manifests of the request count, even if their sources have changed since.
-        """
-        return self.store.signed_records(request.key) if self.store.trust.required else None
-
-    def fits(self, name: str, manifest: Manifest, request: Request) -> bool:
-        """Return True if another store's manifest is valid here: trusted, and no source changed."""
-        return (
-            name == set_name(request.key, manifest.read)
-            and self.store.believes(name, manifest)
-            and not self.changes(manifest, request.place)
-        )
-
-    def changes_since(self, request: Request, action_key: str) -> tuple[SourceChange, ...]:
-        """Return the sources that changed since a request led to an action key, () if unknown."""
-        changes = [
-            self.changes(manifest, request.place)
-            for name, manifest in self.store.sets(request.key)
-            if manifest.action == action_key and self.store.believes(name, manifest)
-        ]
-        return min(changes, key=len, default=())
-
-    def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
-        if not self.store.believes(key, manifest):
-            return LookupResult(why=NOT_SIGNED, untrusted=True)
+    def _follow(
+        self, name: str, manifest: Manifest, place: Place, miss: Callable[..., Miss]
+    ) -> Artifact | Miss:
+        """Return the artifact that a manifest leads to, or the reason why it leads to none."""
+        if not self.store.believes(name, manifest):
+            return miss(NOT_SIGNED, untrusted=True)
         if not manifest.action:
-            return LookupResult(why=_NO_ACTION)  # compiling replaces the manifest
-        changes = self.changes(manifest, place)
-        if changes:
-            return LookupResult(changes=changes)
+            return miss(_NO_ACTION)  # compiling replaces the manifest
+        if changes := self.changes(manifest, place):
+            return miss(changes=changes)
         record = manifest.record if self.store.trust.required else None
         artifact = stored_artifact(self.store, manifest.action, record=record)
         if artifact is not None:
-            return LookupResult(manifest.action, artifact, "", (), key, manifest)
+            return artifact
         if record is not None and self.store.get_artifact(manifest.action):
-            return LookupResult(why=ANOTHER_RECORD, untrusted=True)
-        return LookupResult(why=_RECORD_GONE)
+            return miss(ANOTHER_RECORD, untrusted=True)
+        return miss(_RECORD_GONE)
+
+    def trusted_records(self, key: str) -> dict[str, str] | None:
+        """Return the digests of records that trusted keys signed, by action key; None allows all.
+
+        All manifests of the request key count, even if their sources have changed since.
+        """
+        return self.store.signed_records(key) if self.store.trust.required else None
+
+    def fits(self, name: str, manifest: Manifest, miss: Miss) -> bool:
+        """Return True if another store's manifest is valid here: trusted, and no source changed."""
+        return (
+            name == set_name(miss.key, manifest.read)
+            and self.store.believes(name, manifest)
+            and not self.changes(manifest, miss.place)
+        )
+
+    def changes_since(self, variant: Variant, action_key: str) -> tuple[SourceChange, ...]:
+        """Return the sources that changed since a variant had an action key, () if unknown."""
+        changes = [
+            self.changes(manifest, self.place(variant))
+            for name, manifest in self.store.sets(self.key(variant))
+            if manifest.action == action_key and self.store.believes(name, manifest)
+        ]
+        return min(changes, key=len, default=())
 
     def changes(self, manifest: Manifest, place: Place) -> tuple[SourceChange, ...]:
         """Return the sources of a manifest that have changed."""

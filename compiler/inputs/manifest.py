@@ -63,7 +63,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests, file_holding
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import recorders, sources
-from pallasc.compiler.inputs.lookup import MANIFEST_SCHEMA, Lookup, LookupResult, request_fields
+from pallasc.compiler.inputs.lookup import MANIFEST_SCHEMA, Lookup, Miss, request_fields
 from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord
 from pallasc.compiler.inputs.sources import FILE, IS, LINK, label_of, name_of
 from pallasc.compiler.toolchain import modules
@@ -83,7 +83,6 @@ from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
 from pallasc.specs.loading.lock import VARIABLE, Lock, differences, differing
-from pallasc.specs.spec import Variant
 from pallasc.specs.user_files import module_name
 from pallasc.version import installed_version
 
@@ -515,8 +514,8 @@ class Explainer:
         manifests = map(self._store.get_manifest, self._store.names(MANIFESTS))
         return [each for each in manifests if each is not None and each.request]
 
-    def explain(self, variant: Variant, found: LookupResult) -> tuple[str, ...]:
-        """Explain the miss `found` by its changed sources, or by the most similar request.
+    def explain(self, miss: Miss) -> tuple[str, ...]:
+        """Explain a miss by its changed sources, or by the most similar request.
 
         Returns:
             Sentences, the most important first.
@@ -524,8 +523,9 @@ class Explainer:
         Raises:
             ToolError: the assembler cannot be asked for its version.
         """
-        if not found.is_new:
-            return tuple(change.sentence for change in found.changes) or (found.why,)
+        if not miss.is_new:
+            return tuple(change.sentence for change in miss.changes) or (miss.why,)
+        variant = miss.variant
         now = short_fields(request_fields(variant, self._context))
         same = [(m, _request_fields(m)) for m in self._stored if m.name == variant.name]
         if not same:

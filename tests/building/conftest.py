@@ -21,7 +21,7 @@ from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Report, VariantResult
-from pallasc.compiler.inputs.lookup import Requests
+from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain.setup import Context, prepare
 from pallasc.compiler.workers import worker_process
 from pallasc.specs.loading.matrix import expand
@@ -112,8 +112,8 @@ class Project:
 
     def manifests(self, variants: Sequence[Variant]) -> dict[str, Manifest]:
         """Return the manifest of each variant by its kernel's name."""
-        context = self.context()
-        found = {v.name: list(self.store.sets(Requests(context).of(v).key)) for v in variants}
+        lookup = Lookup(self.context(), self.store)
+        found = {v.name: list(self.store.sets(lookup.key(v))) for v in variants}
         return {name: sets[0][1] for name, sets in found.items() if sets}
 
     def copy(self, place: Path) -> "Project":

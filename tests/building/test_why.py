@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.lookup import Lookup, Miss
 from pallasc.compiler.inputs.manifest import Explainer
 from pallasc.compiler.toolchain.identity import versions_of
 from pallasc.compiler.toolchain.setup import prepare
@@ -38,8 +38,9 @@ def explained(project: Any, before: str, now: str, **identity: str) -> str:
     other = replace(context, identity={**context.identity, **identity}, versions=lambda: versions)
     lookup = Lookup(other, project.store)
     (variant,) = project.variants()
-    request = lookup.requests.of(variant)
-    (sentence,) = Explainer(lookup).explain(variant, lookup.find(request))
+    miss = lookup.find(variant)
+    assert isinstance(miss, Miss)
+    (sentence,) = Explainer(lookup).explain(miss)
     return sentence
 
 

@@ -54,9 +54,9 @@ class Case:
         with prepare() as setup:
             context = setup.context(self.store)
         lookup = Lookup(context, self.store)
-        keys = lookup.requests.of(self.variant)
         asked = Compile(
-            variant=self.variant, request=keys.key, fields=request_fields(self.variant, context),
+            variant=self.variant, request=lookup.key(self.variant),
+            fields=request_fields(self.variant, context),
             data=data_digests(self.variant, context.digests), env={}, trusted_records=None,
         )  # fmt: skip
         return publish(lookup, asked, reply or self.reply)
@@ -84,8 +84,8 @@ def case(built: tuple[Path, Store], warm_store: Store, tmp_path: Path) -> Case:
     (before,) = expand(load_yaml(place / "specs" / "spec.yaml"))
     (variant,) = expand(load_yaml(tmp_path / "specs" / "spec.yaml"))
     with prepare() as setup:
-        keys = Lookup(setup.context(full), full).requests.of(before)
-    ((_, manifest),) = full.sets(keys.key)
+        key = Lookup(setup.context(full), full).key(before)
+    ((_, manifest),) = full.sets(key)
     held = full.get_artifact(manifest.action)
     assert held is not None
     reply = Compiled(

@@ -21,7 +21,8 @@ from commands import output_of
 import pallasc.errors
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.inputs.lookup import Requests, place_of
+from pallasc.cache.store import Store
+from pallasc.compiler.inputs.lookup import Lookup, place_of
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.lowering.compile import Tools, action_fields
 from pallasc.compiler.lowering.lower import Job, Lowered
@@ -271,7 +272,7 @@ class World:
             held = {name: value for name, value in (manifest or {}).items() if name in known}
             changes = CurrentSources(place_of(variant), digests).changes(Manifest(**held))
             answers = Answers(
-                Requests(context).of(variant).key,
+                Lookup(context, Store(self.root / "store")).key(variant),
                 labelled_key(self.action_fields(variant, context)),
                 tuple(change.sentence for change in changes),
             )
