@@ -98,12 +98,16 @@ def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Con
         raise
     try:
         status = os.fstat(descriptor)
+        size, data, fault = status.st_size, b"", ""
         if not stat.S_ISREG(status.st_mode):
-            return Content(b"", identity(status), "not a regular file")
-        if limit_bytes is not None and status.st_size > limit_bytes:
-            fault = f"{status.st_size:,} bytes is over the limit of {limit_bytes:,}"
-            return Content(b"", identity(status), fault)
-        return Content(_read_all(descriptor, status.st_size), identity(status))
+            fault = "not a regular file"
+        elif limit_bytes is not None and size > limit_bytes:
+            fault = f"{size:,} bytes is over the limit of {limit_bytes:,}"
+        else:
+            data = os.read(descriptor, size + 1)  # one byte more, to detect a file that grew
+            if len(data) != size:  # Linux gives at most 2 GiB at once
+                data += _read_rest(descriptor)
+        return Content(data, identity(status), fault)
     finally:
         os.close(descriptor)
 
@@ -122,12 +126,8 @@ def read_small(folders: Folders, place: str) -> bytes:
     return b""
 
 
-def _read_all(descriptor: int, size: int) -> bytes:
-    """Read to the end; requests one byte more than `size`, to detect a file that grew."""
-    data = os.read(descriptor, size + 1)  # Linux gives at most 2 GiB at once
-    if len(data) == size:
-        return data
-    parts = [data]
+def _read_rest(descriptor: int) -> bytes:
+    parts = []
     while part := os.read(descriptor, 1 << 20):
         parts.append(part)
     return b"".join(parts)

@@ -236,9 +236,12 @@ class Folders:
             OSError: the file is missing, or the file system refuses.
         """
         folder, _, name = place.rpartition("/")
-        below = -1
+        kept, below = self._cached.get(folder), -1
         try:
-            above, below = self._reading(folder)
+            if kept is not None:
+                above = kept[0]
+            else:
+                above, below = self._reading(folder)
             return os.open(checked(name), flags | FILE, dir_fd=above)
         except OSError as error:
             if error.errno == errno.ENOENT and self._has_moved(folder):

@@ -158,7 +158,7 @@ class About(NamedTuple):
 class Manifest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The entry of a request in a store; missing fields have their defaults.
 
-    `package_versions` is accepted because an earlier pallasc wrote it.
+    `fields` and `package_versions` are accepted because an earlier pallasc wrote them.
     """
 
     about: AboutJson = field(default_factory=dict)  # type: ignore[assignment]

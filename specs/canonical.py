@@ -105,11 +105,12 @@ def digest(data: bytes | Raw) -> str:
 
 def labelled_key(fields: Mapping[str, bytes | str]) -> str:
     """Return the key of the labeled `fields`, in hexadecimal."""
-    lines = [_labelled(label, fields[label]) for label in sorted(fields)]
+    lines = [labelled(label, fields[label]) for label in sorted(fields)]
     return digest(KEY_SCHEMA + b"".join(lines))
 
 
-def _labelled(label: str, value: bytes | str) -> bytes:
+def labelled(label: str, value: bytes | str) -> bytes:
+    """Return the line of a field in a key; a key's lines are sorted by label."""
     # File names may not be UTF-8; surrogateescape restores their original bytes.
     raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     name = label.encode("utf-8", "surrogateescape")

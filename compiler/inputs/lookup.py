@@ -33,7 +33,7 @@ from pallasc.compiler.toolchain.setup import Context, declared_fields
 from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.canonical import canonical_text, labelled_key
+from pallasc.specs.canonical import KEY_SCHEMA, canonical_text, digest, labelled, labelled_key
 from pallasc.specs.spec import Variant, plain_args
 from pallasc.specs.user_files import Entry, parse_entry
 
@@ -83,11 +83,20 @@ def named_entries(variant: Variant) -> list[Entry]:
 
 
 def _own_fields(variant: Variant) -> dict[str, str]:
-    """Return the fields that differ between variants of a kernel."""
+    """Return the fields that differ between variants of a kernel, sorted."""
     return {
         "args": canonical_text(plain_args(variant.args)),
         "static": canonical_text(variant.static),
     }
+
+
+def _split(fields: Mapping[str, str]) -> tuple[bytes, bytes, bytes]:
+    """Return the start of a key, up to `args`; the lines up to `static`; and the rest."""
+    lines = [(label, labelled(label, fields[label])) for label in sorted(fields)]
+    first = [line for label, line in lines if label < "args"]
+    middle = [line for label, line in lines if "args" < label < "static"]
+    last = [line for label, line in lines if label > "static"]
+    return KEY_SCHEMA + b"".join(first), b"".join(middle), b"".join(last)
 
 
 def _shared_fields(variant: Variant, digests: FileDigests) -> dict[str, str]:
@@ -212,7 +221,8 @@ class Lookup:
         self.context = context
         self.store = store
         self._toolchain = labelled_key(_toolchain_fields(context))
-        self._shared: dict[tuple[object, ...], dict[str, str]] = {}
+        self._shared: dict[tuple[object, ...], tuple[bytes, bytes, bytes]] = {}
+        """The lines of keys that the variants of a kernel share, split where the others go."""
         self._places: dict[tuple[str, ...], Place] = {}
         self._changes: dict[tuple[str, Place], tuple[SourceChange, ...]] = {}
         self._fitting: dict[Place, str] = {}
@@ -231,8 +241,9 @@ class Lookup:
         shared = self._shared.get(kernel)
         if shared is None:
             fields = _shared_fields(variant, self.context.digests)
-            shared = self._shared[kernel] = {**fields, "toolchain": self._toolchain}
-        return labelled_key({**shared, **_own_fields(variant)})
+            shared = self._shared[kernel] = _split({**fields, "toolchain": self._toolchain})
+        args, static = (labelled(*field) for field in _own_fields(variant).items())
+        return digest(b"".join((shared[0], args, shared[1], static, shared[2])))
 
     def place(self, variant: Variant) -> Place:
         """Return `place_of` a variant."""

@@ -28,8 +28,8 @@ Manifest, schema 4:
 * `printed`: output of tracing (`kernel_output`), `diagnostics`: warnings (`diagnostics`); omitted
   if empty
 * `versions`: label -> version of each part of the toolchain, for messages (`components`)
-* `request`, `fields`: the labeled fields of both keys as JSON text, parsed only to explain a miss;
-  long values are replaced by `sha256:` digests
+* `request`: the labeled fields of the request key as JSON text, parsed only to explain a miss; long
+  values are replaced by `sha256:` digests
 
 `toolchains`, in a manifest under a fixed key, lists the toolchains that filled the store, newest
 first, for machines without a compiler. Every key contains the toolchain's identity, even if nothing

@@ -304,7 +304,7 @@ class Session:
             warnings=warnings,
         )
         try:
-            return self._with_manifest(made, request, fields)
+            return self._with_manifest(made, request)
         except Exception as error:  # noqa: BLE001 - whatever users' code did, only caching fails
             return replace(made, uncached=why_unknown_reads(error))
 
@@ -345,9 +345,7 @@ class Session:
         """Return the diagnostics of a variant and of the modules that it reaches."""
         return self.listener.diagnostics(closure(_entry_modules(variant)))
 
-    def _with_manifest(
-        self, made: Compiled, request: Compile, fields: Mapping[str, str]
-    ) -> Compiled:
+    def _with_manifest(self, made: Compiled, request: Compile) -> Compiled:
         """Add the manifest to a reply, or the reason why there is none."""
         variant = request.variant
         read = entry_sources(variant, named_entries(variant))
@@ -363,7 +361,6 @@ class Session:
             about={**About.of(variant).to_json(), "seconds": made.seconds},
             versions=self._introduction.versions,
             request=fields_text(request.fields),
-            fields=fields_text(fields),
             printed=made.printed,
             diagnostics=made.diagnostics,
             record=made.digest,

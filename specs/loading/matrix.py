@@ -295,6 +295,7 @@ class Filling:
         self._at = at
         self._entries: dict[str, str] = {}
         self._static = plain_args(spec.static)
+        self._files, self._env = tuple(sorted(spec.files)), tuple(sorted({*spec.env}))
         self._small_values = dict(spec.check)
         self._seed: Any = self._small_values.pop(SEED_KEY, None)
         self._check_args = self._small_values.pop(ARGS_KEY, None)
@@ -374,8 +375,8 @@ class Filling:
                 target=target,
                 entry=spec.entry,
                 reference=spec.reference,
-                files=tuple(sorted(spec.files)),
-                env=tuple(sorted({*spec.env})),
+                files=self._files,
+                env=self._env,
                 vmap=spec.vmap,
                 program=spec.programs.get(target.name),
                 location=spec.location,
