@@ -334,11 +334,10 @@ def survey(
         for namespace in _namespaces(session, namespaces):
             catalog = known_catalog(session, namespace)
             variants = len({set_prefix(name.hex()) for name in catalog.names()})
-            size, times = sum(row.size for row in catalog.rows), [row.used for row in catalog.rows]
-            oldest, newest = min(times, default=0), max(times, default=0)
-            found.append(
-                NamespaceStats(namespace, variants, len(catalog.rows), size, oldest, newest)
-            )
+            size = sum(row.size for row in catalog.rows)
+            used = [row.used for row in catalog.rows] or [0]
+            packs = len(catalog.rows)
+            found.append(NamespaceStats(namespace, variants, packs, size, min(used), max(used)))
     return found
 
 
@@ -436,10 +435,8 @@ def prune(
             session.result(session.submit(Objects.delete, name))
     freed = sum(row.size for row in old)
     kept = sum(row.size for row in rows) - freed
-    return Pruned(
-        len(old), len(unknown), freed + sum(unknown.values()), len(rows) - len(old), kept,
-        tuple(unread),
-    )  # fmt: skip
+    removed = freed + sum(unknown.values())
+    return Pruned(len(old), len(unknown), removed, len(rows) - len(old), kept, tuple(unread))
 
 
 def _old(
