@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -59,29 +59,20 @@ class Limits:
     clear: bool = False
 
 
-def read_limits(
-    size: str | None = None,
-    age: str | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-) -> Limits:
+def read_limits(size: str | None = None, age: str | None = None) -> Limits:
     """Return the limits of `--size` and `--age`, else of the environment, else the defaults.
 
     Raises:
         SpecError: a text is not a size or an age.
     """
-    variables = os.environ if environment is None else environment
-    max_bytes: int | None = DEFAULT_BYTES
-    max_age_s: float | None = None
-    if size is not None:
-        max_bytes = parse_size(size, what="--size")
-    elif text := variables.get(SIZE_VARIABLE, "").strip():
-        max_bytes = parse_size(text, what=SIZE_VARIABLE)
-    if age is not None:
-        max_age_s = parse_age(age, what="--age")
-    elif text := variables.get(AGE_VARIABLE, "").strip():
-        max_age_s = parse_age(text, what=AGE_VARIABLE)
-    return Limits(max_bytes, max_age_s)
+    size_name, age_name = "--size", "--age"
+    if size is None:
+        size_name = SIZE_VARIABLE
+        size = os.environ.get(SIZE_VARIABLE, "").strip() or f"{DEFAULT_BYTES}B"
+    if age is None:
+        age_name = AGE_VARIABLE
+        age = os.environ.get(AGE_VARIABLE, "").strip() or "none"
+    return Limits(parse_size(size, what=size_name), parse_age(age, what=age_name))
 
 
 def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | None:
@@ -153,14 +144,7 @@ class Plan(NamedTuple):
     complete: bool = True
 
 
-def decide(
-    inventory: Inventory,
-    limits: Limits,
-    held: Held,
-    *,
-    now_ns: int,
-    keep: frozenset[str] = frozenset(),
-) -> Plan:
+def decide(inventory: Inventory, limits: Limits, held: Held, *, now_ns: int) -> Plan:
     """Select the files to remove so that the rest fits the limits.
 
     A blob that is younger than the grace period, or that a running build may have published, is not
@@ -169,27 +153,19 @@ def decide(
     Args:
         inventory: contents of the store; if it has faults, nothing is removed.
         limits: the limits.
-        held: files that running builds hold.
+        held: files to keep: those that running builds hold, and records that the caller keeps.
         now_ns: the current time.
-        keep: keys of records to keep.
     """
     if inventory.faults:
         return Plan(bytes_before=inventory.bytes, bytes_after=inventory.bytes, complete=False)
-    return _Decision(inventory, limits, held, now_ns, keep).plan()
+    return _Decision(inventory, limits, held, now_ns).plan()
 
 
 class _Decision:
     """The state of one decision: the files that remain so far."""
 
-    def __init__(
-        self,
-        inventory: Inventory,
-        limits: Limits,
-        held: Held,
-        now_ns: int,
-        keep: frozenset[str],
-    ) -> None:
-        self.limits, self.held, self.keep = limits, held, keep
+    def __init__(self, inventory: Inventory, limits: Limits, held: Held, now_ns: int) -> None:
+        self.limits, self.held = limits, held
         self.units = [
             Unit(record.name, record.identity, frozenset({record.name}), record.facts.blobs)
             for record in inventory.records.values()
@@ -236,9 +212,8 @@ class _Decision:
                 yield self._evict(unit, reason)
 
     def _is_needed(self, unit: Unit) -> bool:
-        is_kept = not self.keep.isdisjoint(unit.keys)
-        is_in_use = is_kept or self.held.holds(unit.keys, unit.identity[1])
-        return is_in_use or not all(map(self._is_old, self.blobs.keys() & unit.blobs))
+        is_held = self.held.holds(unit.keys, unit.identity[1])
+        return is_held or not all(map(self._is_old, self.blobs.keys() & unit.blobs))
 
     def _reason(self, last_use_ns: int) -> str:
         """Return the reason to evict the next unit; "" if this unit and all later ones may stay."""

@@ -18,7 +18,7 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from msgspec import Struct, to_builtins
@@ -127,28 +127,22 @@ class Scan:
     def area(self, area: str) -> Iterator[tuple[str, Identity]]:
         """Yield name and identity of each file of an area, sorted by name."""
         for shard, _ in self._list(area):
-            place = f"{area}/{shard}"
-            if not is_shard(shard):
-                self.foreign.append(place)
-                continue
-            for name, status in self._list(place):
-                fits = name.startswith(shard) and format.is_name(name)
-                if fits and stat.S_ISREG(status.st_mode):
-                    yield name, files.identity(status)
-                else:
-                    self.foreign.append(f"{place}/{name}")
+            if is_shard(shard):
+                yield from self._files(f"{area}/{shard}", shard)
+            else:
+                self.foreign.append(f"{area}/{shard}")
 
     def packs(self) -> Iterator[tuple[str, Identity]]:
         """Yield name and identity of each pack."""
-        for name, status in self._list(PACKS):
-            if format.is_name(name) and stat.S_ISREG(status.st_mode):
+        return self._files(PACKS, "")
+
+    def _files(self, folder: str, prefix: str) -> Iterator[tuple[str, Identity]]:
+        for name, status in self._list(folder):
+            fits = name.startswith(prefix) and format.is_name(name)
+            if fits and stat.S_ISREG(status.st_mode):
                 yield name, files.identity(status)
             else:
-                self.foreign.append(f"{PACKS}/{name}")
-
-    def messages(self) -> list[str]:
-        """Return the faults as sentences."""
-        return [f"{self.folders.path(place)}: {reason}" for place, reason in self.faults]
+                self.foreign.append(f"{folder}/{name}")
 
     def _list(self, folder: str) -> list[tuple[str, os.stat_result]]:
         listed: dict[str, os.stat_result] = {}
@@ -202,20 +196,20 @@ def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
 class _Reader:
     def __init__(self, store: Store, repair: bool) -> None:
         self._store, self._repair = store, repair
-        self._found = Inventory()
+        self._found, self._scan = Inventory(), Scan(store.folders)
         self._known = _load(store.folders)
         self._used: dict[str, tuple[str, Facts]] = {}
         """Facts to write to the index, by `pack area name`."""
 
     def read(self) -> Inventory:
-        found, scan = self._found, Scan(self._store.folders)
+        found, scan = self._found, self._scan
         found.blobs = dict(scan.area(BLOBS))
         for area in (ARTIFACTS, MANIFESTS):
             for name, identity in scan.area(area):
                 self._read_loose(area, name, identity)
         for digest, identity in scan.packs():
             self._read_pack(digest, identity)
-        found.faults += scan.messages()
+        found.faults = [f"{self._store.folders.path(at)}: {why}" for at, why in scan.faults]
         if not found.faults and self._used != self._known:
             data, _ = format.encode(format.INDEX, _NAME, to_builtins(_StoredIndex(self._used)))
             folders = self._store.folders
@@ -235,8 +229,7 @@ class _Reader:
                 raise CorruptError(file.fault)
             self._learn("", area, name, file.identity, file.data)
         except OSError as error:
-            path = self._store.folders.path(place)
-            self._found.faults.append(f"{path}: cannot be read: {error.strerror or error}")
+            self._scan.faults.append((place, f"cannot be read: {error.strerror or error}"))
         except CorruptError as error:
             if self._repair:
                 seen = None if file is None else file.identity
@@ -260,8 +253,8 @@ class _Reader:
             keys = frozenset(pack.area_names(ARTIFACTS))
             self._found.packs.append(Unit(digest, identity, keys, is_pack=True))
         except OSError as error:
-            path = self._store.folders.path(f"{PACKS}/{digest}")
-            self._found.faults.append(f"{path}: cannot be read: {error.strerror or error}")
+            reason = f"cannot be read: {error.strerror or error}"
+            self._scan.faults.append((f"{PACKS}/{digest}", reason))
 
     def _learn(self, pack: str, area: str, name: str, identity: Identity, data: bytes) -> None:
         """Read the facts about a file.
@@ -313,8 +306,7 @@ def artifacts(store: Store, *, key_prefix: str = "") -> list[Listed]:
     return [Listed(r.name, tuple(variants.get(r.name, ())), r.identity[1] / 1e9) for r in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Stats:
+class Stats(Struct, frozen=True):
     """Statistics of a store.
 
     Attributes:
@@ -336,10 +328,6 @@ class Stats:
     quarantined: int
     oldest_use: float | None
     warnings: list[str]
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as JSON."""
-        return asdict(self)
 
 
 def stats(store: Store) -> Stats:

@@ -135,9 +135,9 @@ def prune(
     try:
         held = uses.held_by_leases(store.folders, now_ns=now_ns)
     except OSError as error:
-        message = f"{error.filename}: cannot be read: {error.strerror or error}"
-        inventory.faults.append(message)
-    plan = decide(inventory, limits, held, now_ns=now_ns, keep=keep)
+        inventory.faults.append(f"{error.filename}: cannot be read: {error.strerror or error}")
+    held = held._replace(keys=held.keys | keep)
+    plan = decide(inventory, limits, held, now_ns=now_ns)
     pruned = Pruned(dry_run, limits, plan, _names(inventory, plan), inventory.faults)
     _carry_out(store, inventory, pruned)
     pruned.leftovers = _sweep(store, limits, now_ns, dry_run)
@@ -267,12 +267,6 @@ def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftover
             return status.st_ctime_ns <= quarantined_ns
         return files.is_over(name, status.st_mtime_ns, now_ns=now_ns)
 
-    def remove(place: str, status: os.stat_result) -> None:
-        if stat.S_ISDIR(status.st_mode):
-            folders.remove_tree(place)
-        else:
-            folders.unlink(place)
-
     for folder in (files.TEMPORARY, uses.LEASES, files.QUARANTINE, files.LOCKS):
         names: list[str] = []
         with contextlib.suppress(OSError):
@@ -285,8 +279,10 @@ def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftover
                     continue
                 status = folders.status(place)
                 if is_over(folder, name, status):
-                    if not dry_run:
-                        remove(place, status)
+                    if stat.S_ISDIR(status.st_mode) and not dry_run:
+                        folders.remove_tree(place)
+                    elif not dry_run:
+                        folders.unlink(place)
                     left.bytes += status.st_size
                     left.temporaries += folder == files.TEMPORARY
                     left.leases += folder == uses.LEASES

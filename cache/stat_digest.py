@@ -76,8 +76,7 @@ class FileDigests:
         self._now_ns = now_ns
         self._trust = trust
         self._hashed: dict[str, Hashed] = {}
-        self._lasting: set[str] = set()
-        self._changed = False
+        self._unsaved: dict[str, Hashed] = {}
         self._lock = threading.Lock()
         self.hashed = 0
         """Number of files that were read, for statistics and tests."""
@@ -97,9 +96,7 @@ class FileDigests:
                 place = file_holding(place)
                 status = os.stat(place)
             signature = _signature(status)
-            held = self._hashed.get(place)
-            if held is None and (held := self._remembered.get(place)) is not None:
-                self._lasting.add(place)
+            held = self._hashed.get(place) or self._remembered.get(place)
             if held is not None and held[:4] == signature:
                 self._hashed[place] = held
                 return held[4]
@@ -141,12 +138,11 @@ class FileDigests:
 
     def save(self) -> bool:
         """Store new digests; return False if there are none, or they cannot be written."""
-        if self._folders is None or not self._changed:
+        if self._folders is None or not self._unsaved:
             return False
-        own = {place: self._hashed[place] for place in self._lasting}
-        entries = _load(self._folders, self._trust) | own
+        entries = _load(self._folders, self._trust) | self._unsaved
         if len(entries) > MAX_FILES:
-            entries = own
+            entries = self._unsaved
         body: dict[str, object] = {"files": entries}
         if self._trust is not None:
             body = self._trust.signed(format.STAT, _NAME, body)
@@ -156,7 +152,7 @@ class FileDigests:
                 self._folders.rename(place, PLACE)
         except OSError:
             return False
-        self._changed = False
+        self._unsaved = {}
         return True
 
     @cached_property
@@ -171,16 +167,11 @@ class FileDigests:
             with self._lock:
                 self.hashed += 1
             if before == after:
-                self._learn(place, before, digest, began_ns)
+                self._hashed[place] = (*before, digest)
+                if max(before[1], before[2]) + YOUNG_NS < began_ns:
+                    self._unsaved[place] = self._hashed[place]
                 return digest
         raise OSError(f"it changed {_ATTEMPTS} times while it was read")
-
-    def _learn(self, place: str, signature: Signature, digest: str, began_ns: int) -> None:
-        self._hashed[place] = (*signature, digest)
-        self._lasting.discard(place)
-        if max(signature[1], signature[2]) + YOUNG_NS < began_ns:
-            self._lasting.add(place)
-            self._changed = True
 
 
 def file_holding(place: str) -> str:

@@ -8,9 +8,10 @@ pack, published in one step. Importing signs nothing: manifests keep the signatu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+from msgspec import Struct
 
 from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
@@ -167,8 +168,7 @@ def _fitting(group: list[Entry]) -> Iterator[list[Entry]]:
         yield group
 
 
-@dataclass(slots=True)
-class Imported:
+class Imported(Struct):
     """Result of importing a file.
 
     Attributes:
@@ -188,11 +188,7 @@ class Imported:
     existed: int = 0
     kept: int = 0
     unsigned: int = 0
-    conflicts: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as JSON."""
-        return asdict(self)
+    conflicts: list[str] = []
 
 
 def import_file(store: Store, file: Path) -> Imported:

@@ -66,7 +66,7 @@ class Totals(Struct, array_like=True, forbid_unknown_fields=True):
         self.spent_s += other.spent_s
 
 
-class Session:
+class Session(contextlib.AbstractContextManager["Session"]):
     """A build's use of a store: a context manager that holds and counts used artifacts.
 
     Disk errors are not raised. At its end the counts are published and the lease is released.
@@ -82,9 +82,6 @@ class Session:
         self._lease = ""
         self._packed: StorePacks | None = None
         self._touched: set[str] = set()
-
-    def __enter__(self) -> Session:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

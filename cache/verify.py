@@ -92,15 +92,6 @@ def _checked(area: str, name: str, data: bytes) -> _IntactFile:
     return _IntactFile(area, name, len(data), body if area == ARTIFACTS else None, tools)
 
 
-class _Record(NamedTuple):
-    """A well-formed record, its identity, and the name of the pack that contains it."""
-
-    key: str
-    body: format.StoredRecord
-    identity: files.Identity | None
-    pack: str
-
-
 def verify(store: Store, *, repair: bool = False) -> Verified:
     """Read every file of a store and report faults.
 
@@ -121,7 +112,8 @@ class _Verification:
         self._sizes: dict[str, int] = {}
         self._tools: dict[str, tuple[Tool, ...]] = {}
         self._unreadable: set[str] = set()
-        self._records: list[_Record] = []
+        self._records: list[tuple[str, format.StoredRecord, files.Identity | None, str]] = []
+        """Well-formed records: key, body, identity of the file, and the pack that contains it."""
         self._sound: set[str] = set()
         """Keys of intact records."""
         self._manifests: set[str] = set()
@@ -135,7 +127,7 @@ class _Verification:
                 self._check_file(area, name)
         packs = {digest for digest, _ in scan.packs() if self._check_pack(digest)}
         for record in self._records:
-            self._check_record(record)
+            self._check_record(*record)
         for place in scan.foreign:
             if place not in refused:
                 self._move_foreign(place, "a store has no file of this name or type")
@@ -160,10 +152,17 @@ class _Verification:
         return set(refused)
 
     def _check_file(self, area: str, name: str) -> None:
-        limit = None if area == BLOBS else format.MAX_RECORD_BYTES
-        file = self._read(format.relative_path(area, name), limit_bytes=limit)
+        place = format.relative_path(area, name)
+        limit_bytes = None if area == BLOBS else format.MAX_RECORD_BYTES
+        try:
+            file = files.read(self._folders, place, limit_bytes=limit_bytes)
+        except OSError as error:
+            self._unreadable.add(name)
+            self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
+            return
         if file is None:
             return
+        self._result.bytes += len(file.data)
         try:
             if file.fault:
                 raise CorruptError(file.fault)
@@ -192,7 +191,7 @@ class _Verification:
     def _add(self, file: _IntactFile, identity: files.Identity | None, pack: str = "") -> None:
         """Remember an intact file; the blobs of records are checked later."""
         if file.body is not None:
-            self._records.append(_Record(file.name, file.body, identity, pack))
+            self._records.append((file.name, file.body, identity, pack))
         elif file.area == MANIFESTS:
             self._manifests.add(file.name)
         else:
@@ -200,18 +199,19 @@ class _Verification:
             if file.tools is not None:
                 self._tools[file.name] = file.tools
 
-    def _check_record(self, record: _Record) -> None:
-        kind, reason = INCOMPLETE, self._lack_of(record.body)
+    def _check_record(
+        self, key: str, body: format.StoredRecord, identity: files.Identity | None, pack: str
+    ) -> None:
+        kind, reason = INCOMPLETE, self._lack_of(body)
         if not reason:
-            kind, reason = CORRUPT, self._other_maker(record.body)
+            kind, reason = CORRUPT, self._other_maker(body)
         if not reason:
-            self._sound.add(record.key)
-        elif record.pack:
-            self._damaged_packs.add(record.pack)
-            reason = f"{ARTIFACTS} {record.key}: {reason}"
-            self._put_pack_away(kind, record.pack, reason, record.identity)
-        elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
-            self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
+            self._sound.add(key)
+        elif pack:
+            self._damaged_packs.add(pack)
+            self._put_pack_away(kind, pack, f"{ARTIFACTS} {key}: {reason}", identity)
+        elif self._is_still(format.relative_path(ARTIFACTS, key), identity):
+            self._put_away(kind, ARTIFACTS, key, reason, identity)
 
     def _lack_of(self, body: format.StoredRecord) -> str:
         """Return the fault of a record's blobs, "" if all are here with the right sizes."""
@@ -254,16 +254,6 @@ class _Verification:
             self._store.relist_packs()
             done = not os.path.lexists(self._folders.path(place))
         self._find(kind, place, reason, repaired=done)
-
-    def _read(self, place: str, *, limit_bytes: int | None = None) -> files.Content | None:
-        try:
-            file = files.read(self._folders, place, limit_bytes=limit_bytes)
-        except OSError as error:
-            self._unreadable.add(place.rpartition("/")[2])
-            self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
-            return None
-        self._result.bytes += 0 if file is None else len(file.data)
-        return file
 
     def _put_away(
         self, kind: str, area: str, name: str, reason: str, identity: files.Identity | None

@@ -90,7 +90,7 @@ def stats_command(
     store, limits = open_store(store_root, readable=True), read_limits()
     figures, totals = stats(store), read_totals(store)
     bounds = {"limit_bytes": limits.max_bytes, "limit_age_s": limits.max_age_s}
-    data = {**figures.to_json(), **bounds, **asdict(totals)}
+    data = {**asdict(figures), **bounds, **asdict(totals)}
     limit = "no limit" if limits.max_bytes is None else f"of at most {limits.max_bytes:,}"
     asked = totals.hits + totals.misses
     rate = f", {100 * totals.hits / asked:.0f} % of {asked}" if asked else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from pallasc.cli.arguments import options
 from pallasc.cli.arguments.command import Command
@@ -200,7 +201,7 @@ def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bo
     store = open_store(store_root, readable=True)
     done = [import_file(store, file) for file in files]
     lines = [line for result in done for line in _imported_lines(result)]
-    print_result({"imported": [result.to_json() for result in done]}, lines, as_json=as_json)
+    print_result({"imported": [asdict(result) for result in done]}, lines, as_json=as_json)
     return CorruptError.exit_code if any(result.conflicts for result in done) else 0
 
 

@@ -60,7 +60,6 @@ class Remote:
         store: the local store.
         namespace: namespace of the toolchain; see `transfer.namespace_of`.
         tell: called with a warning, at most once.
-        environ: environment variables with credentials.
 
     Raises:
         SpecError, ToolError: signatures are required, and a key cannot be used.
@@ -73,10 +72,9 @@ class Remote:
         namespace: str,
         *,
         tell: Callable[[str], None],
-        environ: Mapping[str, str] = os.environ,
     ) -> None:
-        trust = _trust(settings, environ)
-        self._session = Session(settings, environ, is_build=True, tell=tell)
+        trust = _trust(settings)
+        self._session = Session(settings, is_build=True, tell=tell)
         self._writes, self._store = settings.write, store
         self._namespace = namespace
         self._catalog: Catalog | None = None
@@ -159,9 +157,9 @@ class Remote:
                 self.stats.refuse(error.message)
 
 
-def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None:
+def _trust(settings: RemoteSettings) -> Trust | None:
     """Return the keys that must sign manifests, None if remotes need no signatures."""
-    return read_trust(environ, required=True) if settings.signed else None
+    return read_trust(os.environ, required=True) if settings.signed else None
 
 
 # ---- commands
@@ -171,7 +169,8 @@ def _namespaces(session: Session, names: Sequence[str] | None = None) -> Sequenc
     """Return `names`, or all namespaces in the remote if it is None."""
     if names is not None:
         return names
-    return sorted(filter(format.is_name, session.result(session.submit(Objects.folders, ROOT))))
+    folders, _ = session.result(session.submit(Objects.listed, ROOT))
+    return sorted(filter(format.is_name, folders))
 
 
 class Transfer(NamedTuple):
@@ -195,7 +194,6 @@ def push(
     store: Store,
     names: Mapping[str, Sequence[str]],
     *,
-    environ: Mapping[str, str] = os.environ,
     on_step: OnStep = lambda done, of: None,
 ) -> Transfer:
     """Send variants of the local store to the remote; a killed push can be repeated.
@@ -204,7 +202,6 @@ def push(
         settings: settings of the remote; `write` is ignored.
         store: the local store.
         names: names of manifests by namespace.
-        environ: environment variables with credentials.
         on_step: called as variants are finished.
 
     Raises:
@@ -213,7 +210,7 @@ def push(
     """
     left = refused = done = 0
     total = sum(map(len, names.values()))
-    with Session(settings, environ, is_build=False) as session:
+    with Session(settings, is_build=False) as session:
         for namespace, wanted in names.items():
             writer = Writer(session, namespace, known_catalog(session, namespace).names())
             for name in wanted:
@@ -235,7 +232,6 @@ def pull(
     namespaces: Sequence[str] | None = None,
     *,
     accept: Judge = lambda stats, name, manifest: True,
-    environ: Mapping[str, str] = os.environ,
     on_step: OnStep = lambda done, of: None,
 ) -> Transfer:
     """Download all variants of the remote into the local store.
@@ -248,7 +244,6 @@ def pull(
         store: the local store.
         namespaces: namespaces to read; None for all, if the remote can be listed.
         accept: returns True if an entry may be used, given its name and manifest.
-        environ: environment variables with credentials.
         on_step: called as variants are finished.
 
     Raises:
@@ -256,9 +251,9 @@ def pull(
         SpecError, ToolError: signatures are required, and a key cannot be used.
         ToolError: the store cannot be written.
     """
-    trust = _trust(settings, environ)
+    trust = _trust(settings)
     present = left = 0
-    with Session(settings, environ, is_build=False) as session:
+    with Session(settings, is_build=False) as session:
         for namespace in _namespaces(session, namespaces):
             catalog = known_catalog(session, namespace)
             absent: dict[PackRow, list[str]] = {}
@@ -284,9 +279,7 @@ def _is_absent(store: Store, name: str) -> bool:
     return bool(manifest.action) and store.get_artifact(manifest.action) is None
 
 
-def probe(
-    settings: RemoteSettings, namespace: str, *, environ: Mapping[str, str] = os.environ
-) -> tuple[str, str]:
+def probe(settings: RemoteSettings, namespace: str) -> tuple[str, str]:
     """Read a catalog, and write a small object if writing is on; wait as a build does.
 
     Returns:
@@ -294,7 +287,7 @@ def probe(
     """
     done = False
     try:
-        with Session(settings, environ, is_build=True) as session:
+        with Session(settings, is_build=True) as session:
             known_catalog(session, namespace)
             done = True
             if settings.write:
@@ -325,46 +318,36 @@ class NamespaceStats(NamedTuple):
 
 
 def survey(
-    settings: RemoteSettings,
-    namespaces: Sequence[str] | None = None,
-    *,
-    environ: Mapping[str, str] = os.environ,
+    settings: RemoteSettings, namespaces: Sequence[str] | None = None
 ) -> list[NamespaceStats]:
     """Return statistics of some or all namespaces of a remote.
 
     Args:
         settings: the remote.
         namespaces: their names; None selects all, which requires a remote that can be listed.
-        environ: environment variables.
 
     Raises:
         RemoteError: the remote fails, or cannot be listed.
     """
     found = []
-    with Session(settings, environ, is_build=False) as session:
+    with Session(settings, is_build=False) as session:
         for namespace in _namespaces(session, namespaces):
             catalog = known_catalog(session, namespace)
             variants = len({set_prefix(name.hex()) for name in catalog.names()})
-            size, times = sum(row.size for row in catalog.rows), [row.used for row in catalog.rows]
-            oldest, newest = min(times, default=0), max(times, default=0)
-            found.append(
-                NamespaceStats(namespace, variants, len(catalog.rows), size, oldest, newest)
-            )
+            size = sum(row.size for row in catalog.rows)
+            used = [row.used for row in catalog.rows] or [0]
+            packs = len(catalog.rows)
+            found.append(NamespaceStats(namespace, variants, packs, size, min(used), max(used)))
     return found
 
 
-def verify(
-    settings: RemoteSettings,
-    namespaces: Sequence[str] | None = None,
-    *,
-    environ: Mapping[str, str] = os.environ,
-) -> list[str]:
+def verify(settings: RemoteSettings, namespaces: Sequence[str] | None = None) -> list[str]:
     """Read everything that catalogs name; return the faults, [] if there are none.
 
     Raises:
         RemoteError: the remote fails, or cannot be listed.
     """
-    with Session(settings, environ, is_build=False) as session:
+    with Session(settings, is_build=False) as session:
         names = _namespaces(session, namespaces)
         return [f"{name}: {fault}" for name in names for fault in _faults(session, name)]
 
@@ -415,8 +398,6 @@ def prune(
     max_age_s: float | None = None,
     max_bytes: int | None = None,
     dry_run: bool = False,
-    environ: Mapping[str, str] = os.environ,
-    now_s: float | None = None,
 ) -> Pruned:
     """Remove packs unused for too long, then the least recently used until the rest fit.
 
@@ -425,11 +406,11 @@ def prune(
     Raises:
         RemoteError: the remote fails, or cannot be listed.
     """
-    now = time.time() if now_s is None else now_s
+    now = time.time()
     unread: list[str] = []
     catalogs: dict[str, Catalog] = {}
     unknown: dict[str, int] = {}
-    with Session(settings, environ, is_build=False) as session:
+    with Session(settings, is_build=False) as session:
         for namespace in _namespaces(session):
             try:
                 catalogs[namespace] = read_catalog(session, namespace)[0]
@@ -445,7 +426,8 @@ def prune(
             if names and not dry_run:
                 catalog = change_catalog(session, namespace, change)
             named = {*names, *(pack_name(namespace, row.pack) for row in catalog.rows)}
-            listed = session.result(session.submit(Objects.listed, f"{ROOT}/{namespace}/packs"))
+            listing = session.submit(Objects.listed, f"{ROOT}/{namespace}/packs")
+            _, listed = session.result(listing)
             for name, size, modified_s in listed:
                 if name not in named and modified_s < now - GRACE_S:
                     unknown[name] = size
@@ -453,10 +435,8 @@ def prune(
             session.result(session.submit(Objects.delete, name))
     freed = sum(row.size for row in old)
     kept = sum(row.size for row in rows) - freed
-    return Pruned(
-        len(old), len(unknown), freed + sum(unknown.values()), len(rows) - len(old), kept,
-        tuple(unread),
-    )  # fmt: skip
+    removed = freed + sum(unknown.values())
+    return Pruned(len(old), len(unknown), removed, len(rows) - len(old), kept, tuple(unread))
 
 
 def _old(

@@ -37,6 +37,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, 
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from datetime import timedelta
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -58,6 +59,7 @@ _PIPE_BYTES = 2**20
 _WATCH_S = 0.004
 _CHUNK_BYTES = 256 * 2**10
 _VERSION = ("e_tag", "version")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,7 +100,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     Args:
         settings: the address of the remote.
-        environ: environment variables with credentials.
         is_build: waiting has a budget, and failures of the remote do not raise. A command waits as
             long as its requests may take, and fails if they fail.
         tell: called with the warning of a build that continues without the remote.
@@ -107,7 +108,6 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def __init__(
         self,
         settings: RemoteSettings,
-        environ: Mapping[str, str],
         *,
         is_build: bool,
         tell: Callable[[str], None] = lambda warning: None,
@@ -123,14 +123,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._lost: RemoteError | None = None
         """Set when the process has ended."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._start(environ, (REQUEST_S, 1) if is_build else (settings.timeout_s, 2))
+        self._start((REQUEST_S, 1) if is_build else (settings.timeout_s, 2))
 
-    def _start(self, environ: Mapping[str, str], limits: tuple[float, int]) -> None:
+    def _start(self, limits: tuple[float, int]) -> None:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _SERVE],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                env=dict(environ), pipesize=_PIPE_BYTES, start_new_session=True,
+                pipesize=_PIPE_BYTES, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             why = os.strerror(error.errno or 0)
@@ -239,8 +239,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self.stats.tripped = error.message
             self.close()
             if self.is_build:
-                hint = f" {error.hint}" if error.hint else ""
-                self._tell(f"remote store disabled for this build: {error.message}.{hint}")
+                self._tell(f"remote store disabled for this build: {error.message}. {error.hint}")
         if not self.is_build:
             raise self.failed
 
@@ -343,10 +342,7 @@ class Objects:
             "user_agent": "pallasc",
         }
         self._retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=3)}
-        self._made: Any = None
         self._grown_from: dict[asyncio.Future[Any], int] = {}
-        is_below = address.scheme in CLOUDS and address.path
-        self._prefix = f"{address.path}/" if is_below else ""
 
     async def get(self, name: str, *, limit: int) -> tuple[bytes, Version]:
         """Return an object of at most `limit` bytes, and its version.
@@ -356,7 +352,7 @@ class Objects:
         what = f"GET {self.address}/{name}"
 
         async def read() -> tuple[bytes, Version]:
-            result = await self._store(name).get_async(self._prefix + name)
+            result = await self._store(name).get_async(name)
             meta, data = result.meta, bytearray()
             if meta["size"] <= limit:
                 async for chunk in result.stream(_CHUNK_BYTES):
@@ -390,7 +386,7 @@ class Objects:
 
             store = self._store(name, write=True)
             try:
-                await store.put_async(self._prefix + name, data, mode=mode, use_multipart=False)
+                await store.put_async(name, data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
                 if is_free:
                     raise
@@ -400,43 +396,38 @@ class Objects:
 
         return await self._call(f"PUT {self.address}/{name}", write())
 
-    async def listed(self, prefix: str) -> list[tuple[str, int, float]]:
-        """Return the objects below a folder: name, size, modification time (seconds since 1970)."""
+    async def listed(self, folder: str) -> tuple[list[str], list[tuple[str, int, float]]]:
+        """Return the folders and the objects in a folder; none if it is missing.
 
-        async def read() -> list[tuple[str, int, float]]:
-            batches = self._store(prefix).list(self._prefix + prefix)
-            metas = [meta async for batch in batches for meta in batch]
-            names = [meta["path"].removeprefix(self._prefix) for meta in metas]
-            times = [meta["last_modified"].timestamp() for meta in metas]
-            return [*zip(names, (meta["size"] for meta in metas), times, strict=True)]
+        Returns:
+            The names of the folders in it, and for each object in it the name below the address,
+            the size in bytes, and the modification time in seconds since 1970.
+        """
 
-        return await self._call(f"LIST {self.address}/{prefix}", read())
-
-    async def folders(self, prefix: str) -> list[str]:
-        """Return the names of the folders in a folder; an empty list if it is missing."""
-
-        async def read() -> list[str]:
-            found = await self._store(prefix).list_with_delimiter_async(self._prefix + prefix)
-            return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+        async def read() -> tuple[list[str], list[tuple[str, int, float]]]:
+            found = await self._store(folder).list_with_delimiter_async(folder)
+            folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+            objects = [
+                (meta["path"], meta["size"], meta["last_modified"].timestamp())
+                for meta in found["objects"]
+            ]
+            return folders, objects
 
         try:
-            return await self._call(f"LIST {self.address}/{prefix}", read())
+            return await self._call(f"LIST {self.address}/{folder}", read())
         except RemoteError as error:
             if error.failure is not Failure.MISSING:
                 raise
-            return []
+            return [], []
 
     async def delete(self, name: str) -> None:
         """Delete an object; it is not an error if it does not exist."""
 
         async def remove() -> None:
-            await self._store(name).delete_async(self._prefix + name)
+            with contextlib.suppress(FileNotFoundError):
+                await self._store(name).delete_async(name)
 
-        try:
-            await self._call(f"DELETE {self.address}/{name}", remove())
-        except RemoteError as error:
-            if error.failure is not Failure.MISSING:
-                raise
+        await self._call(f"DELETE {self.address}/{name}", remove())
 
     async def _call(self, what: str, request: Coroutine[Any, Any, T]) -> T:
         """Make a request, and cancel it if its response does not end.
@@ -467,12 +458,10 @@ class Objects:
             del self._grown_from[task]
         raise problem
 
-    def _store(self, name: str = "", *, write: bool = False) -> Any:
+    def _store(self, name: str, *, write: bool = False) -> Any:
         if self.address.scheme == "file":
             self._check_folder(name, write=write)
-        if self._made is None:
-            self._made = self._connect()
-        return self._made
+        return self._connected
 
     def _check_folder(self, name: str, *, write: bool) -> None:
         """Create the folder of the address for a writer; reject links and pipes below it."""
@@ -490,7 +479,8 @@ class Objects:
                     text = f"{self.address}: {place.relative_to(root)} is not a folder or file"
                     raise RemoteError(text, Failure.DAMAGED)
 
-    def _connect(self) -> Any:
+    @cached_property
+    def _connected(self) -> Any:
         try:
             from obstore import store as stores
         except ImportError:
@@ -499,19 +489,16 @@ class Objects:
                 Failure.SETTINGS,
                 hint="Install the extra: pip install 'pallasc[remote]'.",
             ) from None
-        scheme, place = self.address.scheme, self.address.place
+        clouds = {"s3": stores.S3Store, "gs": stores.GCSStore, "az": stores.AzureStore}
+        scheme = self.address.scheme
         options: dict[str, Any] = {"client_options": self._client, "retry_config": self._retry}
         try:
             if scheme == "file":
                 return stores.LocalStore(self.address.path)
-            if scheme == "s3":
-                if not any(map(os.environ.get, ("AWS_REGION", "AWS_DEFAULT_REGION"))):
-                    options["region"] = "us-east-1"
-                return stores.S3Store(place, **options)
-            if scheme == "gs":
-                return stores.GCSStore(place, **options)
-            if scheme == "az":
-                return stores.AzureStore(place, **options)
+            if scheme == "s3" and not any(map(os.environ.get, _REGIONS)):
+                options["region"] = "us-east-1"  # obstore would use an empty variable
+            if scheme in clouds:
+                return clouds[scheme](self.address.place, prefix=self.address.path, **options)
             header = authorization(self.address, os.environ)
             if header is not None:
                 self._client["default_headers"] = {"Authorization": header}

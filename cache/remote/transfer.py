@@ -237,8 +237,7 @@ def known_catalog(session: Session, namespace: str) -> Catalog:
     try:
         return read_catalog(session, namespace)[0]
     except CorruptError as error:
-        text = f"{catalog_name(namespace)}: {error.message}"
-        session.failed_with(CorruptError(text))
+        session.failed_with(CorruptError(f"{catalog_name(namespace)}: {error.message}"))
         return Catalog()
 
 

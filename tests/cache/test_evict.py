@@ -48,14 +48,23 @@ def test_what_is_no_age_is_refused_with_what_to_write(text: str) -> None:
         parse_age(text)
 
 
-def test_limits_are_finite_unless_the_environment_sets_them() -> None:
-    assert read_limits(environment={}) == Limits(max_bytes=DEFAULT_BYTES, max_age_s=None)
+def test_limits_are_finite_unless_the_environment_sets_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PALLASC_CACHE_SIZE", raising=False)
+    monkeypatch.delenv("PALLASC_CACHE_AGE", raising=False)
+    assert read_limits() == Limits(max_bytes=DEFAULT_BYTES, max_age_s=None)
     assert DEFAULT_BYTES == 10 * 2**30
-    environment = {"PALLASC_CACHE_SIZE": "5GiB", "PALLASC_CACHE_AGE": "90d"}
+    monkeypatch.setenv("PALLASC_CACHE_SIZE", "5GiB")
+    monkeypatch.setenv("PALLASC_CACHE_AGE", "90d")
     wanted = Limits(max_bytes=5 * 2**30, max_age_s=90 * 86_400.0)
-    assert read_limits(environment=environment) == wanted
+    assert read_limits() == wanted
+    assert read_limits("none", "2w") == Limits(max_bytes=None, max_age_s=14 * 86_400.0)
+    monkeypatch.setenv("PALLASC_CACHE_SIZE", "5Q")
     with pytest.raises(SpecError, match="PALLASC_CACHE_SIZE: '5Q' is not a size"):
-        read_limits(environment={"PALLASC_CACHE_SIZE": "5Q"})
+        read_limits()
+    with pytest.raises(SpecError, match="--age: '3 months' is not an age"):
+        read_limits("1GiB", "3 months")
 
 
 def test_sizes_are_for_people() -> None:

@@ -156,7 +156,7 @@ def test_what_the_store_remembers_of_files_is_signed_too(tmp_path: Path) -> None
 
     forger, trust = digests(None), required()
     forger.digest(path)
-    forger._hashed[str(path)] = (*forger._hashed[str(path)][:4], "00" * 32)
+    forger._unsaved[str(path)] = (*forger._hashed[str(path)][:4], "00" * 32)
     assert forger.save()
     assert digests(None).digest(path) == "00" * 32
     honest = digests(trust)

@@ -219,8 +219,8 @@ class Watched(subprocess.Popen[bytes]):
 @functools.cache
 def _idle_bytes() -> int:
     """Return the memory of a process that makes requests, without answers."""
-    with session.Session(settings_of("file:///nowhere"), os.environ, is_build=False) as idle:
-        idle.result(idle.submit(session.Objects.folders, "x"))
+    with session.Session(settings_of("file:///nowhere"), is_build=False) as idle:
+        idle.result(idle.submit(session.Objects.listed, "x"))
     return Watched.peaks[-1]
 
 

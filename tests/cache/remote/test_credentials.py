@@ -94,7 +94,7 @@ def test_credentials_do_not_follow_a_redirect_to_another_host(other: Store, home
 
 @pytest.mark.parametrize(("code", "shown"), [("hunter2", "403"), ("SlowDown", "403 (SlowDown)")])
 def test_only_a_known_error_code_of_a_server_is_shown(
-    store: Store, home: Path, code: str, shown: str
+    store: Store, home: Path, code: str, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Echo(BaseHTTPRequestHandler):
         def log_message(self, *arguments: Any) -> None:
@@ -107,13 +107,14 @@ def test_only_a_known_error_code_of_a_server_is_shown(
             self.end_headers()
             self.wfile.write(body)
 
+    monkeypatch.setenv("PALLASC_REMOTE_TOKEN", "hunter2")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_address[1]}"
     settings = read_settings({}, url=url, write=True)
     assert settings is not None
     with pytest.raises(RemoteError) as caught:
-        push(settings, store, {"5e" * 32: []}, environ={"PALLASC_REMOTE_TOKEN": "hunter2"})
+        push(settings, store, {"5e" * 32: []})
     server.shutdown()
     server.server_close()
     assert caught.value.message.endswith(f": the server answers {shown}")
