@@ -205,7 +205,7 @@ def test_a_required_store_that_fills_up_fails_its_variants(
     project: Any, mounted: Callable[[str], Path]
 ) -> None:
     project.spec(*write_kernels(project, a=61, b=62))
-    report = project.build(require_store=True, store=Store(mounted("size=24k")))
+    report = project.build(require_store=True, store=Store(mounted("size=16k")))
     assert report.exit_code == 4
     assert report.failed
     for result in report.failed:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 
 from pallasc.cache import format
 from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED
@@ -95,7 +96,8 @@ def forge(store: Store, action: str) -> bytes:
     old = found.artifact["kernels"][0]["cubin"]
     cubin = bytearray(found.blob(old) or b"")
     cubin[-1] ^= 1
-    text = json.dumps(found.record).replace(old, format.sha256(cubin))
+    body = {"artifact": found.artifact, "blobs": to_builtins(found.record.blobs)}
+    text = json.dumps(body).replace(old, format.sha256(cubin))
     place = store.path("cas", format.sha256(cubin))
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(cubin)
@@ -194,7 +196,7 @@ def test_a_record_that_is_no_artifacts_is_put_away(doubling: Any, tmp_path: Path
         {"kernels": [{**kernel, "registers": 10**30}]}, {"plan": None}, {"schema": 99},
     ]  # fmt: skip
     for change in wrong:
-        body, _ = format.decode("artifact", action, honest)
+        body, _ = format.decode("artifact", action, honest, dict)
         body["artifact"] = {**artifact, **change}
         path.write_bytes(format.encode("artifact", action, body)[0])
         store = Store(project.store.root)

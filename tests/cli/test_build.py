@@ -112,7 +112,7 @@ def test_a_reproduction_says_what_is_wrong_with_what_the_store_has(
     shutil.copytree(built.store, tmp_path / "store")
     for path in (tmp_path / "store" / "v1" / "ac").rglob("*"):
         if path.is_file():
-            body, _ = format.decode("artifact", path.name, path.read_bytes())
+            body, _ = format.decode("artifact", path.name, path.read_bytes(), dict)
             body["artifact"]["minimum_driver"]["cuda"] = "99.0"
             path.write_bytes(format.encode("artifact", path.name, body)[0])
     store = ("--store", tmp_path / "store", "--jobs", "1", "-k", "dtype=f32")
