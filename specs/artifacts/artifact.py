@@ -177,8 +177,9 @@ class Artifact:
         self.launch_sizes = tuple(_launch_size(step) for step in steps if step.kind == "launch")
         self.target, self.kernels, self._sizes = parts.target, parts.kernels, parts.blobs
         for kernel in self.kernels:
-            for key in filter(None, (kernel.cubin, kernel.ptx)):
-                self.blob_bytes(key)
+            self.blob_bytes(kernel.cubin)
+            if kernel.ptx:
+                self.blob_bytes(kernel.ptx)
         if isinstance(record, Raw):
             self.__dict__["digest"] = digest(record)
         self._load = load or (lambda: cast(ArtifactRecord, record))
