@@ -237,8 +237,11 @@ class _Build(Struct, eq=False):
         if self.store.folder.exists():
             context = toolchain.context(self.store)
         else:
-            if self.remote is None:  # a remote store may have all variants
-                self._start_workers(len(self.variants))  # in parallel with reading the toolchain
+            # In parallel with reading the toolchain. A remote store may have all variants.
+            if self.remote is not None:
+                self.remote.open()
+            else:
+                self._start_workers(len(self.variants))
             with self._ticking():
                 context = toolchain.context(self.store)
         self.stack.callback(context.digests.save)
