@@ -20,7 +20,7 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import is_template, parse_template
 from pallasc.specs.canonical import NAME, typed
 from pallasc.specs.spelling import one_of, shortened, show, suggestion
-from pallasc.specs.user_files import check_entry, parse_entry
+from pallasc.specs.user_files import check_entry
 
 PathParts = tuple[str | int, ...]
 """Keys and indices from the root of a document to a value."""
@@ -334,18 +334,11 @@ VALUE_NAME = text(
 )
 
 
-def _existing(text: str, at: Place) -> str:
-    """Return the normalized form of an entry point that exists."""
-    entry = parse_entry(text)
-    check_entry(entry, at.base_dir)
-    return str(entry)
-
-
 ENTRY = text(
     "an entry point",
     r"[^:]+:[^\W\d]\w*(\.[^\W\d]\w*)*",
     "Write package.module:function, or file.py:function.",
-).checked(_existing)
+).checked(lambda text, at: check_entry(text, at.base_dir))
 
 
 def tree(

@@ -66,11 +66,6 @@ class Architecture(NamedTuple):
     reserved_smem_bytes: int
     embedded: bool
 
-    @property
-    def capability(self) -> tuple[int, int]:
-        """Return the compute capability, (9, 0) for `sm_90a`."""
-        return capability(self.name)
-
 
 IN_NO_KEY = frozenset({"name", "model", "blocks_per_sm", "embedded"})
 """Columns that do not affect artifacts and are in no key. Keys have the capability and suffix
@@ -181,7 +176,7 @@ def reserved_smem_bytes(sm: int) -> int:
         sm: 10 × major + minor of the compute capability. If it has no row, the row with the next
             lower capability is used.
     """
-    older = [row for row in ARCHITECTURES.values() if row.capability <= divmod(sm, 10)]
+    older = [row for key, row in ARCHITECTURES.items() if key <= divmod(sm, 10)]
     return older[-1].reserved_smem_bytes if older else 0
 
 
@@ -235,7 +230,7 @@ _BUILT_IN = (
 )  # fmt: skip
 
 
-ARCHITECTURES: Mapping[tuple[int, int], Architecture] = {row.capability: row for row in _ROWS}
+ARCHITECTURES: Mapping[tuple[int, int], Architecture] = {capability(row.name): row for row in _ROWS}
 """All known architectures, by compute capability."""
 
 MOST_BLOCKS_PER_SM = max(row.blocks_per_sm for row in _ROWS)

@@ -246,20 +246,23 @@ def parse_entry(text: str) -> Entry:
     return Entry(normal_path(source) if is_file else source, attribute)
 
 
-def check_entry(entry: Entry, base_dir: str) -> None:
-    """Check that an entry point exists by reading source files, without importing them.
+def check_entry(text: str, base_dir: str) -> str:
+    """Return the normal form of an entry point that exists; its source is read, not imported.
 
     Names that appear only at run time (created by `setattr`, or in generated modules) are checked
     when imported. As in workers, the spec's folder is searched first, except for modules of the
     standard library.
 
     Raises:
-        SpecError: the file, module, or name does not exist; the hint has the nearest one.
+        SpecError: the text is not an entry point, or the file, module, or name does not exist; the
+            hint has the nearest one.
     """
+    entry = parse_entry(text)
     find = _existing if entry.is_file else _find_module
     path = find(entry.source, base_dir)
     if path is not None:
         _check_name(entry, path)
+    return str(entry)
 
 
 def check_data_file(text: str, base_dir: str) -> str:

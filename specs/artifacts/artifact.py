@@ -32,10 +32,10 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 from msgspec import Raw, Struct, convert, json
+from msgspec.structs import astuple
 
 from pallasc.errors import BudgetError, CorruptError
 from pallasc.specs.artifacts import cached_property
@@ -103,34 +103,36 @@ class KernelResources(StrictStruct, frozen=True):
         return self.spill_store_bytes + self.spill_load_bytes
 
 
+_UNSET: Any = None
+"""A field that a step lacks. In a record, null is an error."""
+
+
 class LaunchSize(Struct, frozen=True):
     """Resources that a launch uses on a multiprocessor, in addition to its kernel's.
 
+    Other steps of a plan are read as this type too; they may lack every field but `kind`.
+
     Attributes:
+        kind: "launch".
         kernel: the kernel in its cubin.
         cubin: digest of the cubin.
         block: dimensions of a block, in threads.
         dynamic_smem_bytes: dynamic shared memory per block.
     """
 
-    kernel: str
-    cubin: str
-    block: tuple[Positive, Positive, Positive]
-    dynamic_smem_bytes: Natural
-
-
-class _Step(Struct):
-    """A step of a plan; all fields are set if it is a launch."""
-
     kind: str
-    kernel: str | None = None
-    cubin: str | None = None
-    block: tuple[Positive, Positive, Positive] | None = None
-    dynamic_smem_bytes: Natural | None = None
+    kernel: str = _UNSET
+    cubin: str = _UNSET
+    block: tuple[Positive, Positive, Positive] = _UNSET
+    dynamic_smem_bytes: Natural = _UNSET
+
+    def __post_init__(self) -> None:
+        if self.kind == "launch" and None in astuple(self):
+            raise ValueError("a launch lacks its kernel, cubin, block, or dynamic_smem_bytes")
 
 
 class _Plan(Struct):
-    steps: tuple[_Step, ...]
+    steps: tuple[LaunchSize, ...]
 
 
 class _Parts(Struct):
@@ -173,8 +175,7 @@ class Artifact:
         load: Callable[[], Mapping[str, object]] | None = None,
     ) -> None:
         parts = _checked(record)
-        steps = parts.plan.steps
-        self.launch_sizes = tuple(_launch_size(step) for step in steps if step.kind == "launch")
+        self.launch_sizes = tuple([step for step in parts.plan.steps if step.kind == "launch"])
         self.target, self.kernels, self._sizes = parts.target, parts.kernels, parts.blobs
         for kernel in self.kernels:
             self.blob_bytes(kernel.cubin)
@@ -299,31 +300,16 @@ class Artifact:
 
 def _checked(record: Any) -> _Parts:
     """Return the checked parts of a record."""
+    is_text = isinstance(record, Raw)
     try:
-        if isinstance(record, Raw):
-            return _decoder().decode(record)
-        return convert(record, _Parts)
+        return json.decode(record, type=_Parts) if is_text else convert(record, _Parts)
     except (ValueError, RecursionError) as error:
-        if isinstance(record, Raw):
-            with suppress(ValueError, RecursionError):
-                record = json.decode(record)
+        with suppress(ValueError, RecursionError):
+            record = json.decode(record) if is_text else record
         schema = record.get("schema") if isinstance(record, Mapping) else None
         if schema != ARTIFACT_SCHEMA:
             raise CorruptError(f"artifact schema {schema!r} instead of {ARTIFACT_SCHEMA}") from None
         raise CorruptError(f"the artifact's record is damaged: {error}") from error
-
-
-@cache
-def _decoder() -> json.Decoder[_Parts]:
-    return json.Decoder(_Parts)
-
-
-def _launch_size(step: _Step) -> LaunchSize:
-    kernel, cubin, block, smem_bytes = step.kernel, step.cubin, step.block, step.dynamic_smem_bytes
-    if kernel is None or cubin is None or block is None or smem_bytes is None:
-        lacking = "a launch lacks its kernel, cubin, block, or dynamic_smem_bytes"
-        raise CorruptError(f"the artifact's record is damaged: {lacking}")
-    return LaunchSize(kernel, cubin, block, smem_bytes)
 
 
 # ---- resources

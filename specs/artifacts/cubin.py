@@ -120,7 +120,7 @@ def parse_elf(data: bytes) -> Elf:
     if table_end > len(data):
         raise CorruptError(f"an ELF file of {len(data)} bytes ends inside its section table")
     rows = list(SECTION.iter_unpack(data[sections:table_end]))
-    ends = [_end(row) for row in rows]
+    ends = [row[4] + row[5] for row in rows if row[1] not in NO_BITS]
     size = max(HEADER_BYTES, table_end, programs + program_size * program_count, *ends)
     if size > len(data):
         raise CorruptError(f"an ELF file of {size} bytes ends after {len(data)}")
@@ -131,10 +131,6 @@ def parse_elf(data: bytes) -> Elf:
         Section(_text(labels, row[0]), row[1], row[5], _content(data, row)) for row in rows
     )
     return Elf(machine, data[8], flags, sections, size)
-
-
-def _end(row: tuple[int, ...]) -> int:
-    return 0 if row[1] in NO_BITS else row[4] + row[5]
 
 
 def _content(data: bytes, row: tuple[int, ...]) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -26,7 +26,6 @@ from pallasc.specs.artifacts.plan import (
     STEP_KINDS,
     SWIZZLES,
     Binding,
-    Buffer,
     Bytes,
     Fill,
     Im2col,
@@ -107,6 +106,13 @@ class _Table(Struct):
             ) from error
         return number
 
+    def add_all(self, values: Iterable[int]) -> int:
+        """Add an entry for each value, and return the number of the first."""
+        first = len(self)
+        for value in values:
+            self.add(value)
+        return first
+
     def __len__(self) -> int:
         return len(self.data) // self.row.size
 
@@ -132,7 +138,9 @@ class _Writer:
         plan.check_arrays()
         self._add_facts()
         for buffer in plan.buffers:
-            self._add_buffer(buffer)
+            blob = _NONE if buffer.digest is None else self._blob(buffer.digest)
+            role = _ROLES[buffer.role]
+            self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob)
         self._add_arrays(plan)
         for step in plan.steps:
             self._add_step(step)
@@ -176,11 +184,6 @@ class _Writer:
             bytes.fromhex(artifact.digest),
         )
 
-    def _add_buffer(self, buffer: Buffer) -> None:
-        blob = _NONE if buffer.digest is None else self._blob(buffer.digest)
-        role = _ROLES[buffer.role]
-        self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob)
-
     def _blob(self, digest: str) -> int:
         """Return the number of a cubin or constant, adding it if it is new."""
         if digest not in self._blobs:
@@ -207,10 +210,7 @@ class _Writer:
 
     def _add_array(self, table: str, binding: Binding, place: int, flags: int) -> None:
         dtype = parse_dtype(binding.dtype)
-        numbers = self._tables["numbers"]
-        first = len(numbers)
-        for number in (*binding.shape, *binding.strides):
-            numbers.add(number)
+        first = self._tables["numbers"].add_all((*binding.shape, *binding.strides))
         self._tables[table].add(
             self._string(binding.path),
             self._string(dtype.name),
@@ -260,10 +260,7 @@ class _Writer:
         launch.check_parameters(sizes, "its cubin")
         key = (launch.cubin, launch.kernel)
         if key not in self._kernels:
-            table = self._tables["sizes"]
-            first = len(table)
-            for size in sizes:
-                table.add(size)
+            first = self._tables["sizes"].add_all(sizes)
             self._kernels[key] = self._tables["kernels"].add(
                 self._string(launch.kernel),
                 cubin_number,

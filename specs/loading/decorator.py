@@ -37,8 +37,6 @@ class Call:
         arguments: keyword arguments of the call, in the form of static arguments.
     """
 
-    __slots__ = ("arguments", "target")
-
     def __init__(self, target: str | Callable[..., Any], /, **arguments: Any) -> None:
         self.target = target
         self.arguments = arguments

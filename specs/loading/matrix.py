@@ -18,7 +18,7 @@ import math
 import os
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
@@ -46,7 +46,7 @@ from pallasc.specs.loading.schema import (
 from pallasc.specs.loading.yaml_text import Document, read_document
 from pallasc.specs.spec import Choice, Point, Spec, Tolerance, Variant, check_devices, plain_args
 from pallasc.specs.spelling import did_you_mean, shortened, show, suggestion
-from pallasc.specs.user_files import check_entry, parse_entry
+from pallasc.specs.user_files import check_entry
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_table import TunedPoints
@@ -116,7 +116,11 @@ def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
     everywhere = [(target, None) for target in targets]
     filled = Filling(spec, at)
     next(filled.variants(points[0], everywhere))
-    _check_used(spec, points[0], filled.used, at)
+    for name in points[0]:
+        if name not in filled.used:
+            raise _source_of(spec, name, at).error(
+                f"parameter {name!r} is never used.", f"Use it as {{{name}}}, or remove it."
+            )
     if tuned is None or spec.tune is None:
         for point in points:
             yield from filled.variants(point, everywhere)
@@ -125,24 +129,13 @@ def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
         yield from filled.variants(point, tunings)
 
 
-def _check_used(spec: Spec, point: Point, used: Collection[str], at: Place) -> None:
-    for name in point:
-        if name not in used:
-            raise _source_of(spec, name, at).error(
-                f"parameter {name!r} is never used.", f"Use it as {{{name}}}, or remove it."
-            )
-
-
 def _targets(spec: Spec, at: Place) -> list[Target]:
-    place = at.child("targets")
     if not spec.targets:
         raise at.error(
             "no targets.", "Add targets, such as targets: [sm_90a], or pass --target sm_90a."
         )
-    targets = [
-        resolve_target(name, spec.models, location=place.child(index).location)
-        for index, name in enumerate(spec.targets)
-    ]
+    # All of them exist: loading a spec and replacing its targets check this.
+    targets = [resolve_target(name, spec.models) for name in spec.targets]
     return list({target.name: target for target in targets}.values())
 
 
@@ -350,11 +343,9 @@ class Filling:
             raise SpecError(f"{show(text)} is not an entry point.")
         if text not in self._entries:
             try:
-                entry = parse_entry(text)
-                check_entry(entry, self._spec.base_dir)
+                self._entries[text] = check_entry(text, self._spec.base_dir)
             except SpecError as error:
                 raise SpecError(f"{text!r}: {error.message}", hint=error.hint) from None
-            self._entries[text] = str(entry)
         return self._entries[text]
 
     def variants(

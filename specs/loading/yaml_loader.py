@@ -121,7 +121,10 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
     places = {name: at.child("defaults").child(name) for name in defaults}
     if "targets" in fields:
         defaults["targets"], places["targets"] = document.data["targets"], at.child("targets")
-    models = _models(fields.get("models", {}), at.child("models"))
+    models: dict[str, Target] = {}
+    for name, figures in fields.get("models", {}).items():
+        with at.child("models").child(name).blamed():
+            models[name] = make_model(name, figures, models)
     shared = SpecFile(defaults, places, models, fields.get("machines", ()))
     if not ("kernels" in fields or "programs" in fields):
         raise at.error("field 'kernels' is missing.", KERNELS_DOC)
@@ -131,14 +134,6 @@ def _read_file(document: Document, base_dir: str) -> list[Spec]:
             place = kernel_place(at.child(kinds).child(index), each.get("name"))
             specs.append(declare(each, place, shared, is_program=kinds == "programs"))
     return specs
-
-
-def _models(declared: Mapping[str, Mapping[str, Any]], at: Place) -> dict[str, Target]:
-    models: dict[str, Target] = {}
-    for name, fields in declared.items():
-        with at.child(name).blamed():
-            models[name] = make_model(name, fields, models)
-    return models
 
 
 def _check_batch_names(specs: Sequence[Spec]) -> None:

@@ -293,10 +293,9 @@ class _Reader:
 
     def _scalar(self, event: Any) -> Any:
         self._check_tag(event)
-        has_quotes = not event.implicit[0]
-        return event.value if has_quotes else self._plain(event, event.value)
-
-    def _plain(self, event: Any, text: str) -> Any:
+        text: str = event.value
+        if not event.implicit[0]:  # in quotes
+            return text
         if text in _WORDS:
             return _WORDS[text]
         if len(text) > _LONGEST_NUMBER:

@@ -14,7 +14,7 @@ import pytest
 
 from pallasc.compiler.toolchain.modules import locate_module
 from pallasc.errors import SpecError
-from pallasc.specs.user_files import check_entry, parse_entry
+from pallasc.specs.user_files import check_entry
 
 HELPER = "def scale(x):\n    return x * {factor}\n"
 
@@ -151,6 +151,6 @@ def test_a_submodule_that_only_an_editable_finder_knows_is_found(
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable(**places)])
     assert locate_module("mapped.inner.kernels", ()) == tmp_path / "elsewhere" / "kernels.py"
-    check_entry(parse_entry("mapped.inner.kernels:run"), str(tmp_path))
+    check_entry("mapped.inner.kernels:run", str(tmp_path))
     with pytest.raises(SpecError, match="has no 'walk'"):
-        check_entry(parse_entry("mapped.inner.kernels:walk"), str(tmp_path))
+        check_entry("mapped.inner.kernels:walk", str(tmp_path))

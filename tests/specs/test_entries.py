@@ -33,14 +33,14 @@ def test_parse_entry_refuses_other_forms(text: str) -> None:
 )  # fmt: skip
 def test_check_entry_finds_or_lets_pass(source: str, tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(source)
-    check_entry(parse_entry("k.py:f"), str(tmp_path))
+    check_entry("k.py:f", str(tmp_path))
 
 
 @pytest.mark.parametrize("source", ["", "def g():\n    f = 1", "class A:\n  f = 1"])
 def test_check_entry_refuses_names_that_are_not_there(source: str, tmp_path: Path) -> None:
     (tmp_path / "k.py").write_text(source)
     with pytest.raises(SpecError, match=r"'k\.py' has no 'f'"):
-        check_entry(parse_entry("k.py:f"), str(tmp_path))
+        check_entry("k.py:f", str(tmp_path))
 
 
 def test_check_entry_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ def test_check_entry_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "pallasc_probe/__init__.py").write_text("raise SystemExit(3)")
     (tmp_path / "pallasc_probe/inner.py").write_text("def f(): ...\nraise SystemExit(3)")
     monkeypatch.syspath_prepend(tmp_path)
-    check_entry(parse_entry("pallasc_probe.inner:f"), "/")
+    check_entry("pallasc_probe.inner:f", "/")
     assert "pallasc_probe" not in sys.modules
 
 
@@ -58,14 +58,14 @@ def test_check_entry_finds_packages_beside_the_spec(inits: tuple[str, ...], tmp_
     (tmp_path / "package/sub/kern.py").write_text("from ..const import C\ndef f(): ...")
     for folder in inits:
         (tmp_path / folder / "__init__.py").write_text("")
-    check_entry(parse_entry("package.sub.kern:f"), str(tmp_path))
+    check_entry("package.sub.kern:f", str(tmp_path))
     for entry, message, hint in (
         ("package.sub.kern:g", "'package.sub.kern' has no 'g'.", "It has: C, f."),
         ("package.sub.ker:f", "'package.sub' has no submodule 'ker'.", "Did you mean 'kern'?"),
         ("packages:f", "'packages' is neither next to the spec", "Did you mean 'package'?"),
     ):
         with pytest.raises(SpecError) as caught:
-            check_entry(parse_entry(entry), str(tmp_path))
+            check_entry(entry, str(tmp_path))
         assert message in str(caught.value)
         assert caught.value.hint == hint
 
@@ -73,7 +73,7 @@ def test_check_entry_finds_packages_beside_the_spec(inits: tuple[str, ...], tmp_
 def test_only_modules_are_suggested_for_a_module(tmp_path: Path) -> None:
     (tmp_path / "torchxx-b200.json").write_text("{}")
     with pytest.raises(SpecError) as caught:
-        check_entry(parse_entry("torchxx_b200:f"), str(tmp_path))
+        check_entry("torchxx_b200:f", str(tmp_path))
     assert caught.value.hint == (
         "Install the package that has it, or name a file: file.py:function."
     )
@@ -81,8 +81,8 @@ def test_only_modules_are_suggested_for_a_module(tmp_path: Path) -> None:
 
 def test_a_file_beside_the_spec_does_not_hide_a_module_of_python(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text("def mine(): ...")
-    check_entry(parse_entry("json:dumps"), str(tmp_path))
-    check_entry(parse_entry("json.py:mine"), str(tmp_path))
+    check_entry("json:dumps", str(tmp_path))
+    check_entry("json.py:mine", str(tmp_path))
 
 
 def test_check_data_file_normalises(tmp_path: Path) -> None:
@@ -99,17 +99,17 @@ def test_modules_and_attributes_of_a_name_are_found(tmp_path: Path) -> None:
     own = ("Mode.FAST", "Mode.later", "call.defvjp")
     known = ("json.decoder:JSONDecoder", "math:floor", "os.path:join", "builtins:float")
     for entry in (*known, *(f"classes.py:{name}" for name in own)):
-        check_entry(parse_entry(entry), str(tmp_path))
+        check_entry(entry, str(tmp_path))
 
 
 def test_check_entry_reads_a_file_again_that_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "kernels.py"
     file.write_text("def one(): ...")
-    check_entry(parse_entry("kernels.py:one"), str(tmp_path))
+    check_entry("kernels.py:one", str(tmp_path))
     file.write_text("def other(): ...")
-    check_entry(parse_entry("kernels.py:other"), str(tmp_path))
+    check_entry("kernels.py:other", str(tmp_path))
     with pytest.raises(SpecError, match="has no 'one'"):
-        check_entry(parse_entry("kernels.py:one"), str(tmp_path))
+        check_entry("kernels.py:one", str(tmp_path))
 
 
 @pytest.fixture(autouse=True)
