@@ -6,8 +6,9 @@ Goals:
   times as long as with a warm local store, and at most 50 requests. The next build takes at most
   1.1 times as long as with a warm local store, and no requests.
 * hostile: with 500 mutations of a remote store's files and hostile HTTP answers
-  (`tests/cache/remote/hostile.py`), no build gets a wrong artifact, loses more than 2 s, or takes
-  more than 64 MB beyond what the process that makes its requests needs idle.
+  (`tests/cache/remote/hostile.py`), no build gets a wrong artifact, takes more than 2.3 s (0.3 s
+  are for a good remote), or more than 64 MB beyond what the process that makes its requests needs
+  idle.
 * kills: after SIGKILL at random moments of pushes and pulls (`tests/cache/remote/kills.py`), no
   store is damaged.
 
@@ -119,7 +120,7 @@ def hostile(_: Path, options: argparse.Namespace) -> list[Figure]:
     return [
         Figure("hostile answers and mutations", len(rows), goal=500, at_least=True),
         Figure("wrong artifacts served, builds failed", sum(row["wrong"] for row in rows), goal=0),
-        Figure("lost, worst", max(row.get("lost_s", 0.0) for row in rows), "s", goal=2),
+        Figure("time that a build took, worst", max(row["took_s"] for row in rows), "s", goal=2.3),
         Figure("memory, worst", growth, "MB", goal=64),
     ]
 

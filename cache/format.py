@@ -111,6 +111,10 @@ class StoredRecord(msgspec.Struct):
     artifact: msgspec.Raw
     blobs: dict[str, StoredBlob]
 
+    def __post_init__(self) -> None:
+        if memoryview(self.artifact)[0] != ord("{"):
+            raise ValueError("`artifact` is not an object")
+
 
 _FORMS: Mapping[str, type] = {KINDS[ARTIFACTS]: StoredRecord, KINDS[MANIFESTS]: Manifest}
 _LONGEST_ERROR = 200

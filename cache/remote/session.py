@@ -24,22 +24,25 @@ from __future__ import annotations
 import base64
 import contextlib
 import errno
+import math
 import os
 import pickle
 import re
 import resource
+import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from datetime import timedelta
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from pallasc.cache.remote.settings import CLOUDS, Address, RemoteSettings, RemoteStats
 from pallasc.errors import PallascError, ToolError
@@ -53,9 +56,13 @@ MOST_FAILURES = 8
 MOST_GROWTH_BYTES = 32 * 2**20
 REQUEST_S = 10.0
 TOKEN = "PALLASC_REMOTE_TOKEN"
-_SERVE = "from pallasc.cache.remote.session import serve; serve()"
+_SERVE = """
+import sys
+descriptor, *sys.path = sys.argv[1:]
+from pallasc.cache.remote.session import serve
+serve(int(descriptor))
+"""
 _END_S = 1.0
-_PIPE_BYTES = 2**20
 _WATCH_S = 0.004
 _CHUNK_BYTES = 256 * 2**10
 _VERSION = ("e_tag", "version")
@@ -120,26 +127,33 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._failures = 0
         self._asked: dict[int, Future[Any]] = {}
         """Requests that have no reply yet, by number."""
+        self._unsent: SimpleQueue[object] = SimpleQueue()
+        """Requests to send; None ends the thread that sends them."""
         self._lost: RemoteError | None = None
         """Set when the process has ended."""
         self._process: subprocess.Popen[bytes] | None = None
         self._start((REQUEST_S, 1) if is_build else (settings.timeout_s, 2))
 
     def _start(self, limits: tuple[float, int]) -> None:
+        self._unsent.put((self.address, *limits))
+        failed = contextlib.ExitStack()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _SERVE],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                pipesize=_PIPE_BYTES, start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            why = os.strerror(error.errno or 0)
-            text = f"{self.stats.url}: the process that makes requests cannot be started: {why}"
+            ours, theirs = socket.socketpair()
+            failed.enter_context(ours)
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _SERVE, str(theirs.fileno()), *sys.path],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()], start_new_session=True,
+                )  # fmt: skip
+            # Daemons: a process that hangs must not keep this one from exiting.
+            for work in (self._send, self._listen):
+                threading.Thread(target=work, args=(ours,), daemon=True).start()
+            failed.pop_all()  # `_listen` closes `ours`
+        except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            text = f"{self.stats.url}: the process that makes requests cannot be started: {error}"
+            failed.close()
             self.fail(RemoteError(text, Failure.SETTINGS, hint="Check the limits of this user."))
-            return
-        self._send(self.address, *limits)
-        # A daemon: a file system that hangs must not keep this process from exiting.
-        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
 
     def submit(
         self,
@@ -155,27 +169,27 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self.stats.requests += 1
         number = self.stats.requests
         self._asked[number] = future
-        with self.waiting():
-            self._send(number, method.__name__, arguments, options)
+        self._unsent.put((number, method.__name__, arguments, options))
         if self._lost is not None:
             self._settle(number, None, self._lost)
         return future
 
-    def _send(self, *message: object) -> None:
-        pipe = self._process.stdin if self._process else None
-        if pipe is not None:
-            with contextlib.suppress(OSError):  # `_listen` notices that the process has ended
-                pickle.dump(message, pipe)
-                pipe.flush()
+    def _send(self, channel: socket.socket) -> None:
+        # `_listen` notices that the process has ended.
+        with contextlib.suppress(OSError), channel.makefile("wb") as requests:
+            while (request := self._unsent.get()) is not None:
+                pickle.dump(request, requests)
+                requests.flush()
 
-    def _listen(self, replies: IO[bytes]) -> None:
+    def _listen(self, channel: socket.socket) -> None:
         """Settle requests by the replies of the process, until it ends."""
-        with replies, contextlib.suppress(EOFError, OSError, pickle.UnpicklingError):
+        # A process that is killed may leave half a reply, which can raise anything.
+        with channel, channel.makefile("rb") as replies, contextlib.suppress(Exception):
             while True:
                 number, value, error, read, written = pickle.load(replies)
                 self.stats.bytes_read, self.stats.bytes_written = read, written
                 self._settle(number, value, error and RemoteError(*error[:2], hint=error[2]))
-        text = f"{self.stats.url}: an answer ended the process that was reading it"
+        text = f"{self.stats.url}: the process that makes requests ended, maybe through an answer"
         self._lost = RemoteError(text, Failure.BROKEN)
         for number in [*self._asked]:
             self._settle(number, None, self._lost)
@@ -202,6 +216,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 text = f"{self.stats.url}: {PATIENCE_S} s of waiting brought too few variants"
                 self.fail(RemoteError(text, Failure.SLOW))
 
+    @property
+    def left_s(self) -> float:
+        """The time that may still be lost, in seconds; infinite for a command."""
+        return max(0.0, PATIENCE_S - self.stats.lost_s) if self.is_build else math.inf
+
     def earn(self, variants: int) -> None:
         """Record that variants were downloaded or sent, which restores lost time."""
         self.stats.lost_s = max(0.0, self.stats.lost_s - variants * VARIANT_S)
@@ -210,7 +229,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Wait for the first of these to finish; return None if the budget is used up."""
         if self.failed is not None:
             return None
-        left_s = max(0.0, PATIENCE_S - self.stats.lost_s) + 0.01 if self.is_build else None
+        left_s = self.left_s + 0.01 if self.is_build else None
         with self.waiting():
             done, _ = wait(futures, left_s, return_when=FIRST_COMPLETED)
         return next((future for future in futures if future in done), None)
@@ -271,48 +290,48 @@ class Session(contextlib.AbstractContextManager["Session"]):
         process.kill()
         for future in [*self._asked.values()]:
             future.cancel()
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        self._unsent.put(None)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_END_S)
-        if process.stdin is not None:
-            with contextlib.suppress(OSError):  # data that the process did not read
-                process.stdin.close()
 
 
 # ---- the process that makes the requests
 
 
-def serve() -> None:
-    """Make the requests that a session sends to standard input, until it ends."""
+def serve(descriptor: int) -> None:
+    """Make the requests that a session sends, until it ends.
+
+    Args:
+        descriptor: a socket, for requests and replies.
+    """
     import asyncio
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    objects = Objects(*pickle.load(sys.stdin.buffer))
+    channel = socket.socket(fileno=descriptor)
+    requests, replies = channel.makefile("rb"), channel.makefile("wb")
+    objects = Objects(*pickle.load(requests))
     loop = asyncio.new_event_loop()
-    threading.Thread(target=_read_requests, args=(objects, loop), daemon=True).start()
+
+    async def reply(number: int, method: str, arguments: Any, options: Any) -> None:
+        value = error = None
+        try:
+            value = await getattr(objects, method)(*arguments, **options)
+        except RemoteError as caught:
+            error = caught.message, caught.failure, caught.hint
+        except BaseException:  # noqa: BLE001 - a panic of obstore is no `Exception`
+            error = f"{objects.address}: the request failed", Failure.BROKEN, ""
+        pickle.dump((number, value, error, objects.bytes_read, objects.bytes_written), replies)
+        replies.flush()
+
+    def read() -> None:
+        try:
+            while True:
+                asyncio.run_coroutine_threadsafe(reply(*pickle.load(requests)), loop)
+        finally:
+            os._exit(0)  # the session is gone; no request may delay this
+
+    threading.Thread(target=read, daemon=True).start()
     loop.run_forever()
-
-
-def _read_requests(objects: Objects, loop: asyncio.AbstractEventLoop) -> None:
-    import asyncio
-
-    with contextlib.suppress(EOFError):
-        while True:
-            request = pickle.load(sys.stdin.buffer)
-            asyncio.run_coroutine_threadsafe(_reply(objects, *request), loop)
-    os._exit(0)  # the session is gone; no request may delay this
-
-
-async def _reply(
-    objects: Objects, number: int, method: str, arguments: Sequence[Any], options: dict[str, Any]
-) -> None:
-    value, error = None, None
-    try:
-        value = await getattr(objects, method)(*arguments, **options)
-    except RemoteError as caught:
-        error = caught.message, caught.failure, caught.hint
-    reply = (number, value, error, objects.bytes_read, objects.bytes_written)
-    pickle.dump(reply, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
 
 
 def _resident_bytes() -> int:
@@ -403,12 +422,14 @@ class Objects:
             The names of the folders in it, and for each object in it the name below the address,
             the size in bytes, and the modification time in seconds since 1970.
         """
+        # Web servers name objects by their whole path.
+        above = f"{self.address.path}/" if self.address.scheme in ("http", "https") else ""
 
         async def read() -> tuple[list[str], list[tuple[str, int, float]]]:
             found = await self._store(folder).list_with_delimiter_async(folder)
             folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
             objects = [
-                (meta["path"], meta["size"], meta["last_modified"].timestamp())
+                (meta["path"].removeprefix(above), meta["size"], meta["last_modified"].timestamp())
                 for meta in found["objects"]
             ]
             return folders, objects

@@ -251,8 +251,11 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
     lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if address.scheme == "file":  # some servers have conditional writes instead
         folders = Folders(Path(address.path, ROOT, namespace))
-        lock = files.single_flight(folders, "lock", timeout_s=_LOCK_S, on_error=lambda error: None)
-    with lock:
+        most_s = min(_LOCK_S, session.left_s)
+        lock = files.single_flight(folders, "lock", timeout_s=most_s, on_error=lambda error: None)
+    with contextlib.ExitStack() as held:
+        with session.waiting():
+            held.enter_context(lock)
         for attempt in range(_ATTEMPTS):
             try:
                 catalog, version = read_catalog(session, namespace)
@@ -271,7 +274,8 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
                     written, _ = read_catalog(session, namespace)
                     if written.has(change):
                         return written
-            time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 5)))
+            with session.waiting():
+                time.sleep(min(session.left_s, random.uniform(0, 0.02 * 2 ** min(attempt, 5))))
     text = f"{session.stats.url}/{name}: other writers change it all the time"
     raise RemoteError(text, Failure.BROKEN)
 

@@ -55,6 +55,7 @@ def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int
             "Expected `int` >= 0 - at `$.blobs[...].size`",
         ),
         (_record(b'{"artifact":{"a":nine},"blobs":{}}'), "its body is not valid: "),
+        (_record(b'{"artifact":[],"blobs":{}}'), "`artifact` is not an object"),
     ],
 )
 def test_decode_says_what_is_wrong(data: bytes, reason: str) -> None:

@@ -1,10 +1,10 @@
 """Hostile answers of an HTTP server and mutated files of a remote folder, against real builds.
 
 Run it as `python tests/cache/remote/hostile.py --json`. Each row has the number of variants that a
-build got, wrong ones among them, the time it lost, and the memory that it took, including that of
-the process that makes its requests, beyond what this process needs without any answer. A hostile
-answer replaces every answer, or the answers for packs alone. The server is a process of its own, so
-that its memory is not counted.
+build got, wrong ones among them, the time it took and lost, and the memory that it took, including
+that of the process that makes its requests, beyond what this process needs without any answer. A
+hostile answer replaces every answer, or the answers for packs alone. The server is a process of its
+own, so that its memory is not counted.
 """
 
 import argparse
@@ -240,9 +240,11 @@ def _built(settings: RemoteSettings, folder: Path, name: str) -> dict[str, Any]:
     """Do what a build does that lacks all variants; return a row."""
     row: dict[str, Any] = {"name": name}
     store = Store(folder)
+    keys = [variants.request_key(number) for number in range(VARIANTS)]
     with growth(row):
-        keys = [variants.request_key(number) for number in range(VARIANTS)]
+        began_s = time.monotonic()
         found, stats = variants.download(settings, store, keys)
+        row["took_s"] = time.monotonic() - began_s
     row |= {"hits": len(found), "wrong": 0, "lost_s": stats.lost_s, "tripped": stats.tripped}
     for number in range(VARIANTS):
         if variants.request_key(number) in found:
