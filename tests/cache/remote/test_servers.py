@@ -9,9 +9,10 @@ import pytest
 import servers
 from variants import NAMESPACE, check, download, fill, put, request_key, upload
 
-from pallasc.cache.remote.remote import pull, push, verify
-from pallasc.cache.remote.session import RemoteError
+from pallasc.cache.remote.remote import prune, pull, push, verify
+from pallasc.cache.remote.session import Objects, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
+from pallasc.cache.remote.transfer import pack_name
 from pallasc.cache.store import Store
 
 Start = Callable[[str], RemoteSettings]
@@ -58,7 +59,12 @@ def test_the_page_has_the_commands_that_are_tested_here() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_one_machine_wrote_another_one_finds(
-    start: Start, kind: str, store: Store, other: Store, tmp_path: Path
+    start: Start,
+    kind: str,
+    store: Store,
+    other: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = start(kind)
     assert download(settings, Store(tmp_path / "early"), [request_key(0)])[0] == {}
@@ -84,6 +90,13 @@ def test_what_one_machine_wrote_another_one_finds(
         with pytest.raises(RemoteError, match="there is no such bucket"):
             pull(missing, store)
     if kind == "webdav of rclone":
+        left = pack_name(NAMESPACE, "left by a writer that was killed")
+        with Session(settings, is_build=False) as session:
+            session.result(session.submit(Objects.put, left, b"pack"))
+        monkeypatch.setattr("pallasc.cache.remote.remote.GRACE_S", -3600)
+        assert prune(settings).unknown >= 1
+        assert not (tmp_path / "server" / "kernels" / left).exists()
+        assert verify(settings, [NAMESPACE]) == []
         place = settings.address.text.removeprefix("http://")
         missing = _settings(f"http://{servers.USER}:{servers.PASSWORD}@{place}-other/deep")
         assert "the server answers 409" in upload(missing, store, keys[:1]).tripped
