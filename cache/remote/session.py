@@ -189,7 +189,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 number, value, error, read, written = pickle.load(replies)
                 self.stats.bytes_read, self.stats.bytes_written = read, written
                 self._settle(number, value, error and RemoteError(*error[:2], hint=error[2]))
-        text = f"{self.stats.url}: the process that makes requests ended, maybe through an answer"
+        text = f"{self.stats.url}: the process that makes requests ended, maybe due to an answer"
         self._lost = RemoteError(text, Failure.BROKEN)
         for number in [*self._asked]:
             self._settle(number, None, self._lost)
