@@ -284,7 +284,7 @@ def test_a_missing_package_is_named_with_its_command(
     machine: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "obstore.py").write_text("raise ImportError\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
     result = run("build", *machine.arguments, "--dry-run", "--remote", "s3://bucket/prefix")
     assert result.code == 0
     (warning,) = (line for line in result.err.splitlines() if line.startswith("warning: "))
