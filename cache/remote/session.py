@@ -1,6 +1,6 @@
 """Requests to a remote store, the time a build waits for them, and credentials.
 
-A process of its own makes the requests, through obstore (`serve`). To cancel them, a session kills
+A separate process makes the requests, through obstore (`serve`). To cancel them, a session kills
 this process, which also ends their downloads. If a server's answer ends the process, the build
 continues without the remote. This happens, for example, if an error response announces more bytes
 than the machine has: obstore allocates this size, and Rust ends a process that gets no memory.

@@ -183,7 +183,7 @@ class Miss(Struct):
         untrusted: whether the store has only entries without a trusted signature.
         error: error of the look-up, with which the variant fails; None if it can be compiled.
         indices: positions of these variants in the build.
-        explanation: sentences on what has changed, with the option `explain`.
+        explanation: sentences on the changes, with the option `explain`.
     """
 
     variant: Variant
